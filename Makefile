@@ -1,0 +1,39 @@
+# Everything runs in .venv, which every target makes when it is missing and renews when its inputs changed.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: help test fast test-slow lint types bench demo clean
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
+
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+test: lint types ## lint, types and all tests but the slow ones
+	$(BIN)/python -m pytest -m 'not slow'
+
+fast: $(READY) ## the tests that take a minute together
+	$(BIN)/python -m pytest -m 'not slow and not medium'
+
+test-slow: $(READY) ## the slow tests
+	$(BIN)/python -m pytest -m slow
+
+lint: $(READY) ## ruff: style, imports, docstrings
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY) ## mypy, strict
+	$(BIN)/mypy
+
+bench: $(READY) ## refinement against the paper's protocol on Fashion-MNIST (BURNISH_DATA, or a download)
+	$(BIN)/python benchmarks/refinement.py
+
+demo: $(READY) ## a two-dimensional posterior against its grid: a table and a picture
+	$(BIN)/python examples/two_dimensions.py
+
+clean: ## remove the environment and all caches
+	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,90 @@
+"""Records of benchmark runs: what was measured, with what, where, and the table that is printed from it."""
+
+import json
+import platform
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+RESULTS = Path(__file__).resolve().parent.parent / "results"
+
+
+def write_record(path: Path, config: Mapping[str, Any], results: Any, device: torch.device) -> None:
+    """Writes one JSON record: configuration, commit, versions, device and results."""
+    record = {
+        "config": dict(config),
+        "commit": _git("rev-parse", "--short", "HEAD") + ("+" if _git("status", "--porcelain", "src", "benchmarks") else ""),
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        "device": _describe(device),
+        "results": results,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(record, indent=1, allow_nan=True) + "\n")
+    print(f"record: {path}")
+
+
+def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Prints rows of equal keys in aligned columns."""
+    if not rows:
+        return
+    header = list(rows[0])
+    cells = [[_format(row[key]) for key in header] for row in rows]
+    widths = [max(len(key), *(len(line[i]) for line in cells)) for i, key in enumerate(header)]
+    for line in [header, ["-" * width for width in widths], *cells]:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)))
+
+
+@contextmanager
+def measured(device: torch.device) -> Iterator[dict[str, float]]:
+    """Seconds of the block, and the peak of memory above what was in use before it."""
+    report: dict[str, float] = {}
+    done = threading.Event()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+    else:
+        before = _resident()
+        peak = [before]
+
+        def watch() -> None:
+            while not done.wait(0.005):
+                peak[0] = max(peak[0], _resident())
+
+        threading.Thread(target=watch, daemon=True).start()
+    began = time.perf_counter()
+    yield report
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    report["seconds"] = time.perf_counter() - began
+    done.set()
+    top = torch.cuda.max_memory_allocated() if device.type == "cuda" else max(peak[0], _resident())
+    report["peak_mib"] = (top - before) / 2**20
+
+
+def _resident() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+
+
+def _git(*arguments: str) -> str:
+    root = Path(__file__).resolve().parent
+    return subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def _describe(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
+
+
+def _format(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.3g}" if abs(value) < 100 else f"{value:.1f}"
+    return str(value)

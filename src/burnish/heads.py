@@ -1,0 +1,92 @@
+"""What maps flat parameter vectors and inputs to outputs, and the model that adds a likelihood."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from burnish._checks import check_at_least
+from burnish.likelihoods import Categorical, Likelihood
+
+__all__ = ["LinearHead", "Model"]
+
+
+@dataclass(frozen=True)
+class LinearHead:
+    """A linear layer, `outputs = weight @ input + bias`, as a function of its flat parameters.
+
+    `theta` holds the weight row-major (C x P), then the bias (C). One vector (d,) gives outputs (N, C); many, (S, d),
+    give (S, N, C), in one matrix product.
+    """
+
+    num_features: int
+    num_outputs: int
+    bias: bool = True
+
+    def __post_init__(self) -> None:
+        check_at_least("num_features", self.num_features, 1)
+        check_at_least("num_outputs", self.num_outputs, 1)
+
+    @property
+    def dim(self) -> int:
+        """Number of parameters d."""
+        return self.num_outputs * (self.num_features + self.bias)
+
+    def __call__(self, theta: Tensor, inputs: Tensor) -> Tensor:
+        weight, bias = self._split(theta)
+        # (S C, P) @ (P, N): contiguous along N, which makes every later sum over classes a pass over long rows.
+        outputs = weight.reshape(-1, self.num_features) @ inputs.T
+        if bias is not None:
+            outputs = outputs + bias.reshape(-1, 1)
+        return outputs.view(*theta.shape[:-1], self.num_outputs, len(inputs)).transpose(-1, -2)
+
+    def pullback(self, cotangents: Tensor, inputs: Tensor) -> Tensor:
+        """The transpose of the Jacobian: (..., N, C) on outputs to (..., d) on parameters, in one matrix product."""
+        rows = cotangents.transpose(-1, -2)
+        batch = rows.shape[:-2]
+        weight = (rows.reshape(-1, len(inputs)) @ inputs).reshape(*batch, -1)
+        return torch.cat([weight, rows.sum(-1)], dim=-1) if self.bias else weight
+
+    def augment(self, inputs: Tensor) -> Tensor:
+        """Inputs with a column of ones where the head has a bias: (N, Q), so that outputs = `to_matrix(theta)` @ row."""
+        return torch.cat([inputs, inputs.new_ones(len(inputs), 1)], dim=1) if self.bias else inputs
+
+    def to_matrix(self, theta: Tensor) -> Tensor:
+        """Flat (..., d) as a matrix (..., C, Q), the bias its last column."""
+        weight, bias = self._split(theta)
+        return weight if bias is None else torch.cat([weight, bias.unsqueeze(-1)], dim=-1)
+
+    def from_matrix(self, matrix: Tensor) -> Tensor:
+        """The inverse of `to_matrix`."""
+        weight = matrix[..., : self.num_features].flatten(-2)
+        return torch.cat([weight, matrix[..., -1]], dim=-1) if self.bias else weight
+
+    def _split(self, theta: Tensor) -> tuple[Tensor, Tensor | None]:
+        if theta.shape[-1] != self.dim:
+            raise ValueError(
+                f"`theta` must have {self.dim} entries in its last dimension, got shape {tuple(theta.shape)}. "
+                f"This head has {self.num_outputs} x {self.num_features} weights{' and a bias' if self.bias else ''}."
+            )
+        size = self.num_outputs * self.num_features
+        weight = theta[..., :size].reshape(*theta.shape[:-1], self.num_outputs, self.num_features)
+        return weight, (theta[..., size:] if self.bias else None)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A head and a likelihood: all that is needed to predict from parameters. It knows no data."""
+
+    head: LinearHead
+    likelihood: Likelihood = Categorical()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.likelihood, Likelihood):
+            raise TypeError(
+                f"`likelihood` must be a Likelihood, got {self.likelihood!r}. "
+                "Pass `Categorical()`, `Bernoulli()` or `GaussianNoise(std)`."
+            )
+        self.likelihood.check_outputs(self.head.num_outputs)
+
+    def __call__(self, theta: Tensor, inputs: Tensor) -> Tensor:
+        """Outputs (..., N, C) for parameters (..., d)."""
+        return self.head(theta, inputs)

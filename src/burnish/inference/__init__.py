@@ -1,0 +1,1 @@
+"""Inference methods: one file each, `fit_<method>(target, start, *, options, generator) -> <Method>Fit`."""

@@ -1,0 +1,123 @@
+"""The Hessian of the negative log-likelihood of a linear head: exact in full, exact on the diagonal, products, Kronecker.
+
+For one point the Hessian is `curvature x (input input^T)`, so sums over points are weighted Gram matrices: no per-example
+Jacobians, and no memory beyond a chunk of points and the result.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from burnish._checks import check_memory
+from burnish.errors import FitError
+from burnish.target import KroneckerCurvature, Target
+
+__all__ = ["diagonal_hessian", "full_hessian", "hessian_product", "kronecker_hessian"]
+
+_CHUNK_ENTRIES = {"cpu": 2**21, "cuda": 2**26}  # entries of the weighted copies of the inputs made at a time
+_MIN_ROWS = 64
+
+
+@torch.no_grad()
+def full_hessian(target: Target, theta: Tensor) -> Tensor:
+    """The exact Hessian (d, d) of the negative log-likelihood at theta (d,), summed in float64.
+
+    With curvature `diag - u u^T` off the diagonal, block row c is a product of the inputs weighted by u_c with those
+    weighted by u_c, u_c+1, ...: C wide products over views of one weighted copy.
+    """
+    target.check_theta(theta)
+    head, likelihood = target.model.head, target.model.likelihood
+    width = head.num_features + head.bias
+    check_memory(
+        f"the full Hessian of {head.dim} parameters",
+        3 * head.dim**2 * 8,
+        theta.device,
+        "use structure='kron' or structure='diagonal' instead.",
+    )
+    total = torch.zeros(head.num_outputs, width, head.num_outputs, width, dtype=torch.float64, device=theta.device)
+    rows = max(_MIN_ROWS, min(len(target.data), _CHUNK_ENTRIES.get(theta.device.type, 2**21) // head.dim))
+    # one buffer for all chunks: allocating it anew each time costs more than filling it
+    buffer = theta.new_empty(rows, head.num_outputs, width)
+    for start in range(0, len(target.data), rows):
+        inputs, weights = _augmented_rows(target, slice(start, start + rows))
+        outputs = target.model(theta, target.data.inputs[start : start + rows])
+        diagonal, coupling = likelihood.curvature_diagonal(outputs), likelihood.curvature_coupling(outputs)
+        copies = buffer[: len(inputs)]
+        torch.mul((diagonal * weights.unsqueeze(-1)).unsqueeze(-1), inputs.unsqueeze(1), out=copies)
+        total.diagonal(dim1=0, dim2=2).add_((inputs.T @ copies.flatten(1)).view(width, -1, width).transpose(1, 2))
+        if coupling is None:
+            continue
+        torch.mul((coupling * weights.sqrt().unsqueeze(-1)).unsqueeze(-1), inputs.unsqueeze(1), out=copies)
+        for c in range(head.num_outputs - 1):
+            block = copies[:, c].T @ copies[:, c + 1 :].flatten(1)
+            total[c, :, c + 1 :] -= block.view(width, -1, width)
+    for c in range(head.num_outputs):
+        total[c + 1 :, :, c] = total[c, :, c + 1 :].permute(1, 2, 0)
+    return _flat_order(target, total.view(head.dim, head.dim))
+
+
+def _augmented_rows(target: Target, rows: slice) -> tuple[Tensor, Tensor]:
+    inputs = target.model.head.augment(target.data.inputs[rows])
+    weights = target.data.weights
+    return inputs, (inputs.new_ones(len(inputs)) if weights is None else weights[rows])
+
+
+def _flat_order(target: Target, matrix: Tensor) -> Tensor:
+    """Rows and columns from the order of the layer's matrix, biases among the weights, to that of theta."""
+    head = target.model.head
+    if not head.bias:
+        return matrix
+    shape = (head.num_outputs, head.num_features + 1)
+    order = head.from_matrix(torch.arange(head.dim, device=matrix.device).view(shape))
+    return matrix[order][:, order]
+
+
+@torch.no_grad()
+def diagonal_hessian(target: Target, theta: Tensor) -> Tensor:
+    """The exact diagonal (d,) of the full Hessian."""
+    target.check_theta(theta)
+    total = torch.zeros(target.dim, dtype=torch.float64, device=theta.device)
+    for inputs, _, weights in target.chunks(theta):
+        diagonal = target.model.likelihood.curvature_diagonal(target.model(theta, inputs))
+        if weights is not None:
+            diagonal = diagonal * weights.unsqueeze(-1)
+        total += target.model.head.pullback(diagonal, inputs**2)
+    return total
+
+
+@torch.no_grad()
+def kronecker_hessian(target: Target, theta: Tensor) -> KroneckerCurvature:
+    """The mean curvature between outputs times the Gram matrix of the inputs.
+
+    An approximation: it is exact only where the curvature is the same at every point.
+    """
+    target.check_theta(theta)
+    head = target.model.head
+    left = torch.zeros(head.num_outputs, head.num_outputs, dtype=torch.float64, device=theta.device)
+    right, mass = left.new_zeros(head.num_features + head.bias, head.num_features + head.bias), 0.0
+    for inputs, _, weights in target.chunks(theta):
+        weights = inputs.new_ones(len(inputs)) if weights is None else weights
+        left += target.model.likelihood.curvature_sum(target.model(theta, inputs), weights)
+        augmented = head.augment(inputs)
+        right += augmented.T @ (augmented * weights.unsqueeze(-1))
+        mass += float(weights.sum(dtype=torch.float64))
+    if not bool(torch.isfinite(left).all() and torch.isfinite(right).all()):
+        raise FitError("the curvature left the finite numbers; scale the features, or use float64.")
+    return KroneckerCurvature((left / mass).to(theta.dtype), right.to(theta.dtype))
+
+
+@torch.no_grad()
+def hessian_product(target: Target, theta: Tensor) -> Callable[[Tensor], Tensor]:
+    """The full Hessian at theta (d,) as a function of vectors (d,), never formed: two matrix products a call."""
+    target.check_theta(theta)
+    data, head, likelihood = target.data, target.model.head, target.model.likelihood
+    outputs = target.model(theta, data.inputs)
+
+    def product(vector: Tensor) -> Tensor:
+        curved = likelihood.curvature_product(outputs, head(vector, data.inputs))
+        if data.weights is not None:
+            curved = curved * data.weights.unsqueeze(-1)
+        return head.pullback(curved, data.inputs)
+
+    return product

@@ -1,0 +1,148 @@
+"""The mode of a target: Newton's method with conjugate gradients on cached features.
+
+The log posterior of a linear head is concave. Each Newton system is solved by conjugate gradients with exact Hessian
+products (two matrix products over the data each), preconditioned by the Kronecker approximation of the same Hessian, and
+only as accurately as the current step deserves. No Hessian is formed, so the cost is linear in the data and in d.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from burnish._checks import check_at_least, check_positive
+from burnish.errors import FitError
+from burnish.inference.curvature import full_hessian, hessian_product, kronecker_hessian
+from burnish.scales import Kronecker
+from burnish.target import Target
+
+__all__ = ["Mode", "find_mode"]
+
+_DENSE_DIM = 3000  # parameters up to which a dense preconditioner is formed and factorised
+_STALE_PRODUCTS = 8  # products in one Newton step from which on a fresh preconditioner pays
+_DENSE_POINTS, _DENSE_POINTS_PER_DIM = 4096, 4  # points its Hessian is taken from
+
+
+@dataclass(frozen=True, eq=False)
+class Mode:
+    """Where the search ended."""
+
+    theta: Tensor
+    gradient_norm: float
+    decrement: float
+    """Newton decrement: the distance to the mode in posterior standard deviations, to first order."""
+    iterations: int
+    converged: bool
+
+
+@torch.no_grad()
+def find_mode(target: Target, start: Tensor | None = None, *, tolerance: float = 1e-3, max_iterations: int = 100) -> Mode:
+    """Climbs from `start` (the prior mean when not given) to the mode of the target.
+
+    Args:
+        target: the log posterior of a linear head.
+        start: parameters (d,) to begin at, for instance the network's own.
+        tolerance: on the Newton decrement, in posterior standard deviations; the step found last is still taken, so
+            that the error left is of the order of its square.
+        max_iterations: of Newton's method; the result says whether they were enough.
+    """
+    check_positive("tolerance", tolerance)
+    check_at_least("max_iterations", max_iterations, 1)
+    theta = target.prior.mean if start is None else start.detach().clone()
+    target.check_theta(theta)
+    value, grad = target.log_prob_and_grad(theta)
+    decrement, iteration, converged = float("inf"), 0, False
+    precondition = _preconditioner(target, theta)
+    while iteration < max_iterations and not converged:
+        iteration += 1
+        step, num_products = _newton_step(target, theta, grad, precondition)
+        if num_products > _STALE_PRODUCTS:
+            precondition = _preconditioner(target, theta)
+        slope = float(step.double() @ grad.double())
+        if not slope > 0.0:  # the gradient is rounding noise, or zero
+            decrement, converged = 0.0, True
+            break
+        decrement = slope**0.5
+        converged = decrement < tolerance
+        theta, value, grad, moved = _line_search(target, theta, step, value, grad, slope)
+        if not moved:  # no uphill step to be told apart from rounding
+            converged = converged or decrement < 1.0
+            break
+    if not bool(torch.isfinite(theta).all()):
+        raise FitError("the mode search left the finite numbers; scale the features, or use a larger `prior_precision`.")
+    return Mode(theta, float(grad.double().norm()), decrement, iteration, converged)
+
+
+def _newton_step(
+    target: Target, theta: Tensor, grad: Tensor, precondition: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, int]:
+    """Solves (Hessian + prior precision) step = grad by preconditioned conjugate gradients, inexactly; counts products."""
+    product, count = hessian_product(target, theta), 0
+    step, residual = torch.zeros_like(grad), grad.clone()
+    scaled = precondition(residual)
+    direction, energy = scaled, residual @ scaled
+    # superlinear convergence needs ever more accurate steps; 1e-3 is as exact as the last one has to be
+    goal = energy * min(0.1, max(1e-3, float(energy) ** 0.5)) ** 2
+    for _ in range(max(50, 2 * min(theta.shape[-1], 250))):
+        image, count = product(direction) + target.prior_precision * direction, count + 1
+        curvature = direction @ image
+        if not curvature > 0:
+            break
+        length = energy / curvature
+        step, residual = step + length * direction, residual - length * image
+        scaled = precondition(residual)
+        energy, previous = residual @ scaled, energy
+        if energy <= goal:
+            break
+        direction = scaled + (energy / previous) * direction
+    return step, count
+
+
+def _preconditioner(target: Target, theta: Tensor) -> Callable[[Tensor], Tensor]:
+    """An approximate inverse of the Hessian plus prior precision: dense where a factorisation is cheap, else Kronecker."""
+    if theta.shape[-1] <= _DENSE_DIM:
+        try:
+            factor = _dense_factor(target, theta)
+        except (FitError, MemoryError):  # indefinite by rounding, or no room: the other one will do
+            pass
+        else:
+            return lambda vector: torch.cholesky_solve(vector.double().unsqueeze(-1), factor).squeeze(-1).to(vector.dtype)
+    return _kronecker_preconditioner(target, theta)
+
+
+def _dense_factor(target: Target, theta: Tensor) -> Tensor:
+    """Cholesky factor of the Hessian of every k-th point, scaled to all of them, plus the prior's precision.
+
+    For little data it is exact, and the step Newton's own.
+    """
+    stride = max(1, len(target.data) // max(_DENSE_POINTS, _DENSE_POINTS_PER_DIM * target.dim))
+    few = replace(target, data=target.data.subset(slice(None, None, stride)))
+    hessian = full_hessian(few, theta) * (len(target.data) / len(few.data))
+    hessian.diagonal().add_(torch.as_tensor(target.prior_precision, device=theta.device))
+    factor, info = torch.linalg.cholesky_ex(hessian)
+    if int(info):
+        raise FitError("the Hessian of a part of the data is not positive definite.")
+    return factor
+
+
+def _kronecker_preconditioner(target: Target, theta: Tensor) -> Callable[[Tensor], Tensor]:
+    curvature = kronecker_hessian(target, theta)
+    precision = float(torch.as_tensor(target.prior_precision, dtype=torch.float64).mean())
+    scale = Kronecker.from_precision(curvature.left, curvature.right, precision, target.model.head)
+    return lambda vector: scale.matmul(scale.transpose_matmul(vector))
+
+
+def _line_search(
+    target: Target, theta: Tensor, step: Tensor, value: Tensor, grad: Tensor, slope: float
+) -> tuple[Tensor, Tensor, Tensor, bool]:
+    """Halves the step until the target rises enough; near the mode, by less than rounding, full steps pass."""
+    slack = 8 * torch.finfo(theta.dtype).eps * (abs(float(value)) + 1.0)
+    length = 1.0
+    for _ in range(40):
+        candidate = theta + length * step
+        new_value, new_grad = target.log_prob_and_grad(candidate)
+        if bool(torch.isfinite(new_value)) and float(new_value - value) >= 0.1 * length * slope - slack:
+            return candidate, new_value, new_grad, True
+        length /= 2
+    return theta, value, grad, False

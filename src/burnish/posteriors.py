@@ -1,0 +1,170 @@
+"""Distributions over flat parameter vectors.
+
+All of them `sample(num_samples, *, generator)`; `Gaussian` and `FlowPosterior` also have a density. A posterior does not
+know the target it approximates.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from burnish._checks import check_at_least, check_finite, check_like
+from burnish.bijections import Affine, Bijection
+from burnish.noise import check_generator, standard_normal
+from burnish.scales import Diagonal, Scale
+
+__all__ = ["DensityPosterior", "FlowPosterior", "Gaussian", "Posterior", "SamplePosterior"]
+
+
+class Posterior(Protocol):
+    """Anything that can be sampled."""
+
+    @property
+    def dim(self) -> int:
+        """Number of dimensions d."""
+
+    def sample(self, num_samples: int, *, generator: torch.Generator) -> Tensor:
+        """Draws (S, d)."""
+
+
+@runtime_checkable
+class DensityPosterior(Posterior, Protocol):
+    """A posterior with a normalised density."""
+
+    def log_prob(self, theta: Tensor) -> Tensor:
+        """Log density at each row (S,)."""
+
+    def sample_and_log_prob(self, num_samples: int, *, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Draws (S, d) with their log densities (S,), in one pass."""
+
+
+@dataclass(frozen=True, eq=False)
+class Gaussian:
+    """`N(mean, scale scale^T)`. Serves as prior, Laplace, variational and SWAG posterior; structure is the scale."""
+
+    mean: Tensor
+    scale: Scale
+
+    def __post_init__(self) -> None:
+        if self.mean.ndim != 1 or len(self.mean) != self.scale.dim:
+            raise ValueError(
+                f"`mean` must be a vector of the scale's {self.scale.dim} dimensions, got shape {tuple(self.mean.shape)}."
+            )
+        check_finite("mean", self.mean, "A Gaussian needs a finite mean.")
+        check_like("mean", self.mean, self.scale.variance(), "the scale")
+
+    @classmethod
+    def standard(cls, like: Tensor) -> "Gaussian":
+        """`N(0, I)` for vectors like `like` (d,)."""
+        return cls(torch.zeros_like(like), Diagonal(torch.ones_like(like)))
+
+    @property
+    def dim(self) -> int:
+        """Number of dimensions d."""
+        return len(self.mean)
+
+    def sample(self, num_samples: int, *, generator: torch.Generator) -> Tensor:
+        """Draws (S, d), exact."""
+        return self.from_noise(standard_normal(num_samples, self.mean, generator=generator))
+
+    def from_noise(self, noise: Tensor) -> Tensor:
+        """Standard normal rows (S, d) turned into draws."""
+        return self.mean + self.scale.matmul(noise)
+
+    def log_prob(self, theta: Tensor) -> Tensor:
+        """Log density at each row (S,)."""
+        check_like("theta", theta, self.mean, "the posterior")
+        return self.log_prob_of_noise(self.scale.solve(theta - self.mean))
+
+    def sample_and_log_prob(self, num_samples: int, *, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Draws (S, d) with their log densities (S,)."""
+        noise = standard_normal(num_samples, self.mean, generator=generator)
+        return self.from_noise(noise), self.log_prob_of_noise(noise)
+
+    def entropy(self) -> Tensor:
+        """Differential entropy in nats, a float64 scalar."""
+        return self.scale.logdet() + 0.5 * self.dim * (1.0 + math.log(2.0 * math.pi))
+
+    def log_prob_of_noise(self, noise: Tensor) -> Tensor:
+        """Log density of `from_noise(noise)`, without solving for the noise (S,)."""
+        constant = self.scale.logdet() + 0.5 * self.dim * math.log(2.0 * math.pi)
+        return -0.5 * (noise * noise).sum(-1, dtype=torch.float64) - constant
+
+
+@dataclass(frozen=True, eq=False)
+class FlowPosterior:
+    """A base Gaussian pushed through bijections, the first one applied first."""
+
+    base: Gaussian
+    bijections: tuple[Bijection, ...]
+
+    @classmethod
+    def whitened(cls, gaussian: Gaussian, bijections: Sequence[Bijection]) -> "FlowPosterior":
+        """Bijections that act on the coordinates in which `gaussian` is standard normal."""
+        whitening = Affine(gaussian.mean, gaussian.scale)
+        return cls(Gaussian.standard(gaussian.mean), (*bijections, whitening))
+
+    @property
+    def dim(self) -> int:
+        """Number of dimensions d."""
+        return self.base.dim
+
+    def sample(self, num_samples: int, *, generator: torch.Generator) -> Tensor:
+        """Draws (S, d), exact and independent."""
+        return self.from_noise(standard_normal(num_samples, self.base.mean, generator=generator))[0]
+
+    def from_noise(self, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Standard normal rows (S, d) turned into draws, with the log-determinant of the bijections (S,)."""
+        theta = self.base.from_noise(noise)
+        logdet = theta.new_zeros(theta.shape[:-1])
+        for bijection in self.bijections:
+            theta, step = bijection.forward(theta)
+            logdet = logdet + step
+        return theta, logdet
+
+    def log_prob(self, theta: Tensor) -> Tensor:
+        """Log density at each row (S,), through the exact inverse of every bijection."""
+        check_like("theta", theta, self.base.mean, "the posterior")
+        logdet = torch.zeros(theta.shape[:-1], dtype=torch.float64, device=theta.device)
+        for bijection in reversed(self.bijections):
+            theta, step = bijection.inverse(theta)
+            logdet = logdet + step
+        return self.base.log_prob(theta) + logdet
+
+    def sample_and_log_prob(self, num_samples: int, *, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Draws (S, d) with their log densities (S,); needs no inverse."""
+        noise = standard_normal(num_samples, self.base.mean, generator=generator)
+        theta, logdet = self.from_noise(noise)
+        return theta, self.base.log_prob_of_noise(noise) - logdet
+
+
+@dataclass(frozen=True, eq=False)
+class SamplePosterior:
+    """Draws (S, d) that stand for a posterior, each with the same weight."""
+
+    samples: Tensor
+
+    def __post_init__(self) -> None:
+        if self.samples.ndim != 2 or len(self.samples) == 0:
+            raise ValueError(f"`samples` must have shape (S, d) with S >= 1, got {tuple(self.samples.shape)}.")
+        check_finite("samples", self.samples, "Discard diverged chains first.")
+
+    @property
+    def dim(self) -> int:
+        """Number of dimensions d."""
+        return self.samples.shape[1]
+
+    def sample(self, num_samples: int, *, generator: torch.Generator) -> Tensor:
+        """Rows drawn without replacement while there are enough of them, with replacement beyond that."""
+        check_at_least("num_samples", num_samples, 1)
+        check_generator(generator, self.samples.device)
+        device, count = self.samples.device, len(self.samples)
+        if num_samples <= count:
+            index = torch.randperm(count, generator=generator, device=device)[:num_samples]
+        else:
+            index = torch.randint(count, (num_samples,), generator=generator, device=device)
+        return self.samples[index]

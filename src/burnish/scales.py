@@ -1,0 +1,192 @@
+"""Square roots of covariances: the structure of a Gaussian as a value.
+
+A scale L stands for the covariance L L^T. Vectors are rows: `matmul` takes (..., d) to (..., d). Factorisations are made
+in float64, because a posterior's precisions span many orders of magnitude, and stored in the dtype of the parameters.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from burnish._checks import check_finite, check_positive
+from burnish.errors import FitError
+from burnish.heads import LinearHead
+
+__all__ = ["Dense", "Diagonal", "Kronecker", "Scale"]
+
+
+class Scale(ABC):
+    """A square root L of a covariance."""
+
+    @property
+    @abstractmethod
+    def dim(self) -> int:
+        """Number of dimensions d."""
+
+    @abstractmethod
+    def matmul(self, noise: Tensor) -> Tensor:
+        """L applied to each row."""
+
+    @abstractmethod
+    def solve(self, vectors: Tensor) -> Tensor:
+        """The inverse of L applied to each row."""
+
+    @abstractmethod
+    def logdet(self) -> Tensor:
+        """Log |det L|, a float64 scalar."""
+
+    @abstractmethod
+    def variance(self) -> Tensor:
+        """Diagonal of the covariance, (d,)."""
+
+    def covariance(self) -> Tensor:
+        """The covariance as a matrix, (d, d)."""
+        root = self.matmul(torch.eye(self.dim, dtype=self.variance().dtype, device=self.variance().device)).T
+        return root @ root.T
+
+
+@dataclass(frozen=True, eq=False)
+class Diagonal(Scale):
+    """Independent coordinates with standard deviations `std` (d,)."""
+
+    std: Tensor
+
+    def __post_init__(self) -> None:
+        if self.std.ndim != 1:
+            raise ValueError(f"`std` must be a vector, got shape {tuple(self.std.shape)}. Pass one value per dimension.")
+        check_positive("std", self.std, "Standard deviations of a Gaussian cannot be zero or negative.")
+
+    @property
+    def dim(self) -> int:
+        return len(self.std)
+
+    def matmul(self, noise: Tensor) -> Tensor:
+        return noise * self.std
+
+    def solve(self, vectors: Tensor) -> Tensor:
+        return vectors / self.std
+
+    def logdet(self) -> Tensor:
+        return self.std.double().log().sum()
+
+    def variance(self) -> Tensor:
+        return self.std**2
+
+
+@dataclass(frozen=True, eq=False)
+class Dense(Scale):
+    """A lower triangular factor (d, d)."""
+
+    factor: Tensor
+
+    def __post_init__(self) -> None:
+        if self.factor.ndim != 2 or self.factor.shape[0] != self.factor.shape[1]:
+            raise ValueError(
+                f"`factor` must be a square matrix, got shape {tuple(self.factor.shape)}. Pass a Cholesky factor."
+            )
+        check_finite("factor", self.factor, "The covariance it was made of is probably not positive definite.")
+        check_positive("factor.diagonal()", self.factor.diagonal(), "Pass a Cholesky factor of the covariance.")
+        if bool(self.factor.triu(1).any()):
+            raise ValueError("`factor` must be lower triangular, got entries above the diagonal. Pass `factor.tril()`.")
+
+    @classmethod
+    def from_precision(cls, precision: Tensor, dtype: torch.dtype | None = None) -> "Dense":
+        """The scale of the covariance `precision`^-1, by one Cholesky factorisation of the reversed matrix.
+
+        Reversing rows and columns turns the lower factor of the precision into an upper one, whose inverse transpose is
+        the lower factor of the covariance: no matrix is inverted and factorised again.
+        """
+        factor, info = torch.linalg.cholesky_ex(precision.double().flip(0, 1))
+        if int(info):
+            raise FitError(
+                f"the precision matrix is not positive definite (leading minor {int(info)} of the reversed matrix); "
+                "use a larger `prior_precision`, or float64 features."
+            )
+        eye = torch.eye(len(precision), dtype=torch.float64, device=precision.device)
+        inverse = torch.linalg.solve_triangular(factor, eye, upper=False)
+        return cls(inverse.flip(0, 1).T.contiguous().to(dtype or precision.dtype))
+
+    @classmethod
+    def from_covariance(cls, covariance: Tensor) -> "Dense":
+        """The scale of a covariance matrix."""
+        factor, info = torch.linalg.cholesky_ex(covariance.double())
+        if int(info):
+            raise FitError(
+                f"`covariance` is not positive definite (leading minor {int(info)}); "
+                "check that it is symmetric, of full rank, and estimated from enough samples."
+            )
+        return cls(factor.to(covariance.dtype))
+
+    @property
+    def dim(self) -> int:
+        return len(self.factor)
+
+    def matmul(self, noise: Tensor) -> Tensor:
+        return noise @ self.factor.T
+
+    def solve(self, vectors: Tensor) -> Tensor:
+        columns = vectors.reshape(-1, self.dim).T
+        solution: Tensor = torch.linalg.solve_triangular(self.factor, columns, upper=False)
+        return solution.T.reshape(vectors.shape)
+
+    def logdet(self) -> Tensor:
+        return self.factor.diagonal().double().log().sum()
+
+    def variance(self) -> Tensor:
+        return (self.factor**2).sum(1)
+
+
+@dataclass(frozen=True, eq=False)
+class Kronecker(Scale):
+    """`(left x right) diag(std)` on the matrix form (C, Q) of a linear layer's parameters, left and right orthogonal.
+
+    `layout` says how the flat vector and the matrix correspond. Never forms a d x d matrix.
+    """
+
+    left: Tensor
+    right: Tensor
+    std: Tensor
+    layout: LinearHead
+
+    def __post_init__(self) -> None:
+        shape = (self.layout.num_outputs, self.layout.num_features + self.layout.bias)
+        if tuple(self.std.shape) != shape or len(self.left) != shape[0] or len(self.right) != shape[1]:
+            raise ValueError(
+                f"`std` must have shape {shape} like the layer's matrix, with square `left` and `right` to fit, got "
+                f"{tuple(self.std.shape)}, {tuple(self.left.shape)} and {tuple(self.right.shape)}. Check `layout`."
+            )
+        check_positive("std", self.std, "Standard deviations of a Gaussian cannot be zero or negative.")
+
+    @classmethod
+    def from_precision(cls, left: Tensor, right: Tensor, precision: float, layout: LinearHead) -> "Kronecker":
+        """The scale of the covariance (left x right + precision I)^-1, for positive semi-definite left and right."""
+        left_values, left_vectors = torch.linalg.eigh(left.double())
+        right_values, right_vectors = torch.linalg.eigh(right.double())
+        # eigenvalues of a semi-definite matrix come out slightly negative by rounding
+        std = (torch.outer(left_values.clamp_min(0), right_values.clamp_min(0)) + precision).rsqrt()
+        return cls(left_vectors.to(left), right_vectors.to(right), std.to(left), layout)
+
+    @property
+    def dim(self) -> int:
+        return self.layout.dim
+
+    def matmul(self, noise: Tensor) -> Tensor:
+        scaled = noise.reshape(*noise.shape[:-1], *self.std.shape) * self.std
+        return self.layout.from_matrix(self.left @ scaled @ self.right.T)
+
+    def transpose_matmul(self, vectors: Tensor) -> Tensor:
+        """The transpose of L applied to each row."""
+        rotated = self.left.T @ self.layout.to_matrix(vectors) @ self.right
+        return (rotated * self.std).flatten(-2)
+
+    def solve(self, vectors: Tensor) -> Tensor:
+        rotated = self.left.T @ self.layout.to_matrix(vectors) @ self.right
+        return (rotated / self.std).flatten(-2)
+
+    def logdet(self) -> Tensor:
+        return self.std.double().log().sum()
+
+    def variance(self) -> Tensor:
+        return self.layout.from_matrix(self.left**2 @ self.std**2 @ (self.right**2).T)

@@ -1,0 +1,282 @@
+"""The unnormalised log posterior, in full and from minibatches: what every inference method is given.
+
+The log-likelihood is a sum over data (never a mean), the prior a normalised Gaussian given by its precision. So the
+integral of exp(log_prob) is the evidence, and ELBOs of one target can be compared with it and with each other.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from burnish._checks import check_at_least, check_finite, check_like, check_positive
+from burnish.features import Batch
+from burnish.heads import LinearHead, Model
+from burnish.likelihoods import Categorical, Likelihood
+from burnish.noise import check_generator
+from burnish.posteriors import Gaussian
+from burnish.scales import Diagonal
+
+__all__ = ["Expansion", "KroneckerCurvature", "PriorTuning", "SubsampledTarget", "Target"]
+
+# Entries of one (S, n, C) block of outputs: on a CPU it should stay in cache, on a GPU fill the device.
+_CHUNK_ENTRIES = {"cpu": 2**21, "cuda": 2**26}
+
+
+@dataclass(frozen=True)
+class PriorTuning:
+    """How a prior was chosen: every candidate with its score, higher is better."""
+
+    criterion: str
+    candidates: tuple[tuple[str, float, float], ...]
+    """(name of the prior mean, precision, score): the log evidence, or minus the held-out NLL."""
+    prior_mean: str
+    precision: float
+    at_bound: bool
+    """Whether the precision sits at the end of its range, so that the true optimum may lie beyond."""
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """`log p(targets | theta, inputs) + log p(theta)` as a function of theta (d,) or (S, d).
+
+    Log densities are float64 whatever the dtype of theta: in float32, sums over tens of thousands of points lose the
+    digits in which posteriors differ. Gradients have theta's dtype.
+    """
+
+    model: Model
+    data: Batch
+    prior_precision: float | Tensor
+    """One number, or one for each parameter (d,)."""
+    prior_mean: float | Tensor = 0.0
+    """One number, or one for each parameter (d,)."""
+    tuning: PriorTuning | None = None
+    """How the prior was chosen, where `tune_prior` did it."""
+
+    def __post_init__(self) -> None:
+        head, inputs = self.model.head, self.data.inputs
+        if inputs.ndim != 2 or inputs.shape[1] != head.num_features:
+            raise ValueError(
+                f"`data.inputs` must have shape (N, {head.num_features}) for this head, got {tuple(inputs.shape)}. "
+                "Extract them with the backbone that the head was split from."
+            )
+        targets = self.model.likelihood.check_targets(self.data.targets, head.num_outputs)
+        if targets is not self.data.targets:
+            if targets.is_floating_point():
+                targets = targets.to(inputs.dtype)
+            object.__setattr__(self, "data", replace(self.data, targets=targets))
+        check_positive("prior_precision", self.prior_precision, "It is the inverse variance of the prior.")
+        for name in ("prior_precision", "prior_mean"):
+            value = getattr(self, name)
+            if isinstance(value, Tensor):
+                check_finite(name, value, "Pass finite values.")
+                if value.ndim > 0 and tuple(value.shape) != (self.dim,):
+                    raise ValueError(
+                        f"`{name}` must be a number or have shape ({self.dim},), got {tuple(value.shape)}. "
+                        "Parameters are ordered weight row-major, then bias."
+                    )
+                check_like(name, value, inputs, "`data.inputs`")
+            elif not math.isfinite(value):
+                raise ValueError(f"`{name}` must be finite, got {value}. Pass a number or a tensor of shape ({self.dim},).")
+
+    @classmethod
+    def last_layer(
+        cls,
+        features: Any,
+        labels: Any,
+        *,
+        prior_precision: float | Tensor,
+        prior_mean: float | Tensor = 0.0,
+        likelihood: Likelihood | None = None,
+        bias: bool = True,
+        weights: Any = None,
+        num_outputs: int | None = None,
+    ) -> "Target":
+        """The target of a linear layer on given features (N, P): tensors or arrays, for those who have embeddings only.
+
+        `num_outputs` is read off the labels when not given: give it where a class may be missing from them.
+        """
+        likelihood = Categorical() if likelihood is None else likelihood
+        inputs, targets = torch.as_tensor(features), torch.as_tensor(labels)
+        data = Batch(inputs, targets, None if weights is None else torch.as_tensor(weights))
+        if num_outputs is None:
+            if isinstance(likelihood, Categorical):
+                likelihood.check_targets(targets, int(torch.iinfo(torch.int64).max))
+                num_outputs = max(2, int(targets.max()) + 1)
+            else:
+                num_outputs = 1 if targets.ndim == 1 else targets.shape[1]
+        model = Model(LinearHead(inputs.shape[1], num_outputs, bias), likelihood)
+        return cls(model, data, prior_precision, prior_mean)
+
+    @property
+    def dim(self) -> int:
+        """Number of parameters d."""
+        return self.model.head.dim
+
+    @property
+    def prior(self) -> Gaussian:
+        """The prior as a distribution."""
+        ones = self.data.inputs.new_ones(self.dim)
+        return Gaussian(self.prior_mean * ones, Diagonal((self.prior_precision * ones) ** -0.5))
+
+    def with_prior(self, precision: float | Tensor, mean: float | Tensor | None = None) -> "Target":
+        """The same model and data under another prior."""
+        return replace(self, prior_precision=precision, prior_mean=self.prior_mean if mean is None else mean, tuning=None)
+
+    def log_prior(self, theta: Tensor) -> Tensor:
+        """Log density of the prior at each row, float64."""
+        precision = torch.as_tensor(self.prior_precision, dtype=torch.float64, device=theta.device).expand(self.dim)
+        offset = (theta - self.prior_mean).double()
+        return 0.5 * ((precision.log() - math.log(2.0 * math.pi)).sum() - (precision * offset * offset).sum(-1))
+
+    def log_prob(self, theta: Tensor) -> Tensor:
+        """Log posterior, unnormalised, at each row (S,), float64; differentiable as often as wanted.
+
+        Autograd keeps the outputs of all points; `log_prob_and_grad` needs the memory of one chunk.
+        """
+        self.check_theta(theta)
+        total = self.log_prior(theta)
+        for inputs, targets, weights in self.chunks(theta):
+            value = self.model.likelihood.log_prob(self.model(theta, inputs), targets)
+            value = value if weights is None else value * weights
+            total = total + value.sum(-1, dtype=torch.float64)
+        return total
+
+    @torch.no_grad()
+    def log_prob_and_grad(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+        """Log posterior (S,) in float64 and its gradient (S, d), in closed form."""
+        self.check_theta(theta)
+        total = self.log_prior(theta)
+        grad = (self.prior_precision * (self.prior_mean - theta)).double()
+        for inputs, targets, weights in self.chunks(theta):
+            outputs = self.model(theta, inputs)
+            value, residual = self.model.likelihood.log_prob_and_grad(outputs, targets)
+            if weights is not None:
+                value, residual = value * weights, residual * weights.unsqueeze(-1)
+            total += value.sum(-1, dtype=torch.float64)
+            grad += self.model.head.pullback(residual, inputs)
+        return total, grad.to(theta.dtype)
+
+    def chunks(self, theta: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+        """Slices (inputs, targets, weights) of the data, so small that the outputs for all rows of theta fit a chunk."""
+        num_samples = math.prod(theta.shape[:-1])
+        entries = _CHUNK_ENTRIES.get(theta.device.type, _CHUNK_ENTRIES["cpu"])
+        size = max(64, entries // (num_samples * self.model.head.num_outputs))
+        inputs, targets, weights = self.data.inputs, self.data.targets, self.data.weights
+        for start in range(0, len(inputs), size):
+            rows = slice(start, start + size)
+            yield inputs[rows], targets[rows], (None if weights is None else weights[rows])
+
+    def check_theta(self, theta: Tensor) -> None:
+        """Refuses parameters of the wrong length, dtype or device."""
+        if theta.ndim not in (1, 2) or theta.shape[-1] != self.dim:
+            raise ValueError(f"`theta` must have shape ({self.dim},) or (S, {self.dim}), got {tuple(theta.shape)}.")
+        check_like("theta", theta, self.data.inputs, "`data.inputs`")
+
+    def expand(self, center: Tensor, hessian: "Tensor | KroneckerCurvature") -> "Expansion":
+        """The log-likelihood to second order around `center`; `hessian` must be the sum of its points' own terms."""
+        self.check_theta(center)
+        value, gradient = self.log_prob_and_grad(center)
+        value = value - self.log_prior(center)
+        gradient = gradient - self.prior_precision * (self.prior_mean - center)
+        with torch.no_grad():
+            outputs = self.model(center, self.data.inputs)
+        return Expansion(center, value, gradient, hessian, outputs)
+
+    def subsampled(self, batch_size: int, expansion: "Expansion | None" = None) -> "SubsampledTarget":
+        """An unbiased estimate of this target from `batch_size` points; with an expansion, of the remainder only."""
+        return SubsampledTarget(self, batch_size, expansion)
+
+
+@dataclass(frozen=True, eq=False)
+class KroneckerCurvature:
+    """The matrix `left x right` on a linear layer's parameters: (C, C) between outputs, (Q, Q) between inputs."""
+
+    left: Tensor
+    right: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Expansion:
+    """A log-likelihood to second order: `value + gradient.delta - delta.hessian.delta / 2` around `center`.
+
+    With a full Hessian each point's term has the point's own curvature; with a Kronecker one, every point has the
+    curvature `left` between outputs, and the sum over points is known through the Gram matrix `right` alone.
+    """
+
+    center: Tensor
+    value: Tensor
+    gradient: Tensor
+    hessian: Tensor | KroneckerCurvature
+    outputs: Tensor
+    """Outputs (N, C) of every point at the center."""
+
+    def value_and_grad(self, theta: Tensor, head: LinearHead) -> tuple[Tensor, Tensor]:
+        """The sum over all points at each row of theta, without looking at the data."""
+        delta = theta - self.center
+        if isinstance(self.hessian, KroneckerCurvature):
+            curved = head.from_matrix(self.hessian.left @ head.to_matrix(delta) @ self.hessian.right)
+        else:
+            curved = delta @ self.hessian
+        value = self.value + (delta * (self.gradient - 0.5 * curved)).sum(-1, dtype=torch.float64)
+        return value, self.gradient - curved
+
+    def point_terms(self, index: Tensor, outputs: Tensor, targets: Tensor, likelihood: Likelihood) -> tuple[Tensor, Tensor]:
+        """The terms of the points at `index`, and their derivatives by the outputs (S, B, C)."""
+        center = self.outputs.T[:, index].T  # keeps the points contiguous, as in `outputs`
+        value, residual = likelihood.log_prob_and_grad(center, targets)
+        delta = outputs - center
+        if isinstance(self.hessian, KroneckerCurvature):
+            curved = delta @ self.hessian.left
+        else:
+            curved = likelihood.curvature_product(center, delta)
+        return value + (delta * (residual - 0.5 * curved)).sum(-1), residual - curved
+
+
+@dataclass(frozen=True, eq=False)
+class SubsampledTarget:
+    """`Target.log_prob_and_grad` estimated without bias from points drawn with replacement, anew at each call.
+
+    With an expansion, its sum over all points is exact and only the remainder, which is of third order around the
+    center, is estimated: the cost does not depend on N, and near the center neither does the noise.
+    """
+
+    target: Target
+    batch_size: int
+    expansion: Expansion | None = None
+
+    def __post_init__(self) -> None:
+        check_at_least("batch_size", self.batch_size, 1)
+
+    @property
+    def dim(self) -> int:
+        """Number of parameters d."""
+        return self.target.dim
+
+    @torch.no_grad()
+    def log_prob_and_grad(self, theta: Tensor, *, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """An estimate of the log posterior (S,) and its gradient (S, d), from the same points for every row."""
+        target, data, likelihood = self.target, self.target.data, self.target.model.likelihood
+        target.check_theta(theta)
+        check_generator(generator, theta.device)
+        index = torch.randint(len(data), (self.batch_size,), generator=generator, device=theta.device)
+        inputs, targets = data.inputs[index], data.targets[index]
+        outputs = target.model(theta, inputs)
+        value, residual = likelihood.log_prob_and_grad(outputs, targets)
+        if self.expansion is not None:
+            known, known_residual = self.expansion.point_terms(index, outputs, targets, likelihood)
+            value, residual = value - known, residual - known_residual
+        if data.weights is not None:
+            weights = data.weights[index]
+            value, residual = value * weights, residual * weights.unsqueeze(-1)
+        factor = len(data) / self.batch_size
+        total = target.log_prior(theta) + factor * value.sum(-1, dtype=torch.float64)
+        grad = factor * target.model.head.pullback(residual, inputs)
+        grad = grad + target.prior_precision * (target.prior_mean - theta)
+        if self.expansion is not None:
+            known, known_grad = self.expansion.value_and_grad(theta, target.model.head)
+            total, grad = total + known, grad + known_grad
+        return total, grad

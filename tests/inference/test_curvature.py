@@ -1,0 +1,103 @@
+"""Hessians of linear heads against autograd in float64."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from problems import binary, classification, regression
+
+from burnish.inference.curvature import diagonal_hessian, full_hessian, hessian_product, kronecker_hessian
+from burnish.likelihoods import Categorical
+from burnish.noise import make_generator
+from burnish.target import Target
+
+TARGETS = {
+    "categorical": lambda: classification(weighted=True),
+    "categorical, no bias": lambda: classification(bias=False),
+    "categorical, two classes": lambda: classification(num_outputs=2),
+    "bernoulli": lambda: binary(weighted=True),
+    "gaussian": regression,
+}
+
+
+def autograd_hessian(target: Target, theta: torch.Tensor) -> torch.Tensor:
+    return -torch.autograd.functional.hessian(lambda t: target.log_prob(t) - target.log_prior(t), theta)
+
+
+def relative_error(value: torch.Tensor, truth: torch.Tensor) -> float:
+    return float((value - truth).abs().max() / truth.abs().max().clamp_min(1e-300))
+
+
+@pytest.fixture(params=list(TARGETS))
+def target(request):
+    return TARGETS[request.param]()
+
+
+def test_full_and_diagonal_agree_with_autograd(target):
+    theta = torch.randn(target.dim, generator=make_generator(3), dtype=torch.float64)
+    truth = autograd_hessian(target, theta)
+    assert relative_error(full_hessian(target, theta), truth) < 1e-8
+    assert relative_error(diagonal_hessian(target, theta), truth.diagonal()) < 1e-8
+
+
+def test_product_agrees_with_the_full_hessian(target):
+    generator = make_generator(4)
+    theta, vector = torch.randn(2, target.dim, generator=generator, dtype=torch.float64)
+    assert relative_error(hessian_product(target, theta)(vector), full_hessian(target, theta) @ vector) < 1e-12
+
+
+def test_chunks_do_not_change_the_result(target, monkeypatch):
+    theta = torch.randn(target.dim, generator=make_generator(5), dtype=torch.float64)
+    whole = full_hessian(target, theta)
+    monkeypatch.setattr("burnish.inference.curvature._CHUNK_ENTRIES", {"cpu": 1})
+    monkeypatch.setattr("burnish.inference.curvature._MIN_ROWS", 7)
+    assert relative_error(full_hessian(target, theta), whole) < 1e-13
+
+
+def test_kronecker_is_exact_where_the_curvature_is_constant():
+    target = regression()
+    factors = kronecker_hessian(target, torch.zeros(target.dim, dtype=torch.float64))
+    order = target.model.head.from_matrix(torch.arange(target.dim).view(target.model.head.num_outputs, -1))
+    product = torch.kron(factors.left, factors.right)[order][:, order]
+    assert relative_error(product, full_hessian(target, torch.zeros(target.dim, dtype=torch.float64))) < 1e-12
+
+
+def test_kronecker_has_the_trace_of_independent_factors():
+    target = classification(weighted=True)
+    theta = torch.zeros(target.dim, dtype=torch.float64)  # equal probabilities: constant curvature again
+    factors = kronecker_hessian(target, theta)
+    trace = float(factors.left.trace() * factors.right.trace())
+    assert trace == pytest.approx(float(full_hessian(target, theta).trace()), rel=1e-12)
+
+
+@settings(deadline=None, derandomize=True, max_examples=40)
+@given(
+    num_points=st.integers(1, 12),
+    num_features=st.integers(1, 4),
+    num_outputs=st.integers(2, 5),
+    bias=st.booleans(),
+    scale=st.sampled_from([1e-3, 1.0, 30.0, 300.0]),
+    seed=st.integers(0, 10_000),
+)
+def test_generated_cases_agree_with_autograd(num_points, num_features, num_outputs, bias, scale, seed):
+    generator = make_generator(seed)
+    inputs = torch.randn(num_points, num_features, generator=generator, dtype=torch.float64)
+    labels = torch.randint(num_outputs, (num_points,), generator=generator)
+    weights = torch.rand(num_points, generator=generator, dtype=torch.float64) * 5 + 1e-3
+    target = Target.last_layer(
+        inputs, labels, prior_precision=1.0, bias=bias, weights=weights, num_outputs=num_outputs, likelihood=Categorical()
+    )
+    theta = scale * torch.randn(target.dim, generator=generator, dtype=torch.float64)
+    truth = autograd_hessian(target, theta)
+    # saturated points have curvatures near zero, where autograd itself only has absolute accuracy
+    size = max(float(truth.abs().max()), 1e-6 * float((weights.sum() * inputs.abs().max() ** 2)))
+    assert float((full_hessian(target, theta) - truth).abs().max()) < 1e-8 * size
+    assert float((diagonal_hessian(target, theta) - truth.diagonal()).abs().max()) < 1e-8 * size
+    assert float(torch.linalg.eigvalsh(full_hessian(target, theta)).min()) > -1e-10 * size
+
+
+def test_a_hessian_too_large_is_refused_with_its_size_and_the_alternative(monkeypatch):
+    monkeypatch.setattr("burnish._checks.available_memory", lambda device: 2**10)
+    target = classification()
+    with pytest.raises(MemoryError, match=r"full Hessian of 16 parameters needs .* use structure='kron'"):
+        full_hessian(target, torch.zeros(target.dim, dtype=torch.float64))

@@ -1,0 +1,124 @@
+"""The mode search against stationarity, an independent optimiser, and hard cases."""
+
+import numpy as np
+import pytest
+import torch
+from problems import binary, classification, regression, regression_truth
+from sklearn.linear_model import LogisticRegression
+
+from burnish.errors import FitError
+from burnish.inference import mode
+from burnish.inference.mode import find_mode
+from burnish.noise import make_generator
+from burnish.target import Target
+
+
+@pytest.mark.parametrize("make", [classification, binary, regression])
+def test_the_gradient_vanishes_at_the_mode(make):
+    target = make()
+    found = find_mode(target, tolerance=1e-6)
+    gradient = torch.func.grad(target.log_prob)(found.theta)
+    assert found.converged
+    assert found.gradient_norm == pytest.approx(float(gradient.norm()), abs=1e-9)
+    assert found.gradient_norm < 1e-6
+
+
+def test_conjugate_regression_is_solved_in_one_step():
+    target = regression()
+    found = find_mode(target)
+    assert torch.allclose(found.theta, regression_truth(target)[0], atol=1e-9)
+    assert found.iterations <= 2
+
+
+def test_the_mode_is_that_of_scikit_learn():
+    target = classification(num_points=200, prior_precision=3.0, bias=False)
+    inputs, labels = target.data.inputs.numpy(), target.data.targets.numpy()
+    other = LogisticRegression(C=1 / 3.0, fit_intercept=False, tol=1e-10, max_iter=10_000).fit(inputs, labels)
+    assert np.allclose(find_mode(target, tolerance=1e-8).theta.view(4, 3).numpy(), other.coef_, atol=1e-5)
+
+
+def test_the_start_does_not_matter():
+    target = classification(num_points=300, prior_precision=0.1)
+    far = 20 * torch.randn(target.dim, generator=make_generator(1), dtype=torch.float64)
+    assert torch.allclose(find_mode(target, far, tolerance=1e-8).theta, find_mode(target, tolerance=1e-8).theta, atol=1e-7)
+
+
+def test_the_start_is_left_alone():
+    target = classification()
+    start = torch.ones(target.dim, dtype=torch.float64)
+    find_mode(target, start)
+    assert bool((start == 1).all())
+
+
+@pytest.mark.parametrize("dense", [True, False])
+def test_both_preconditioners_lead_to_the_same_mode(dense, monkeypatch):
+    target = classification(num_points=500, num_features=6, weighted=True, prior_precision=0.5)
+    monkeypatch.setattr(mode, "_DENSE_DIM", 10_000 if dense else 0)
+    monkeypatch.setattr(mode, "_DENSE_POINTS", 50)  # so that the dense one sees a part of the data only
+    monkeypatch.setattr(mode, "_DENSE_POINTS_PER_DIM", 1)
+    assert find_mode(target, tolerance=1e-7).gradient_norm < 1e-5
+
+
+def test_single_precision_gets_as_close_as_it_can():
+    exact = find_mode(classification(num_points=2000, prior_precision=1.0)).theta
+    rough = find_mode(classification(num_points=2000, prior_precision=1.0, dtype=torch.float32))
+    assert rough.converged
+    assert float((rough.theta - exact).abs().max()) < 1e-4
+
+
+def test_running_out_of_iterations_is_said():
+    found = find_mode(classification(prior_precision=1e-3), tolerance=1e-10, max_iterations=1)
+    assert (found.iterations, found.converged) == (1, False)
+
+
+def separable() -> Target:
+    inputs = torch.tensor([[-2.0], [-1.0], [1.0], [2.0]], dtype=torch.float64)
+    return Target.last_layer(inputs, torch.tensor([0, 0, 1, 1]), prior_precision=1e-4)
+
+
+def missing_class() -> Target:
+    full = classification(num_points=40)
+    few = full.data.subset(full.data.targets != 2)
+    return Target(full.model, few, 1.0)
+
+
+def one_class() -> Target:
+    return Target.last_layer(classification().data.inputs, torch.zeros(60, dtype=torch.long), prior_precision=0.1, num_outputs=3)
+
+
+def duplicate_columns() -> Target:
+    inputs = classification().data.inputs
+    return Target.last_layer(torch.cat([inputs, inputs], 1), classification().data.targets, prior_precision=1e-3)
+
+
+def constant_features() -> Target:
+    return Target.last_layer(torch.ones(30, 3), torch.arange(30) % 3, prior_precision=1e-2)
+
+
+def fewer_points_than_features() -> Target:
+    return classification(num_points=5, num_features=40, prior_precision=0.01)
+
+
+DEGENERATE = [separable, missing_class, one_class, duplicate_columns, constant_features, fewer_points_than_features]
+
+
+@pytest.mark.parametrize("make", DEGENERATE)
+def test_degenerate_data_has_a_finite_mode(make):
+    found = find_mode(make())
+    assert found.converged
+    assert bool(torch.isfinite(found.theta).all())
+
+
+def test_features_beyond_the_numbers_are_a_fit_error_or_finite():
+    target = Target.last_layer(1e30 * torch.randn(20, 2, generator=make_generator(0)), torch.arange(20) % 2, prior_precision=1.0)
+    try:
+        assert bool(torch.isfinite(find_mode(target).theta).all())
+    except FitError as error:
+        assert "scale the features" in str(error)
+
+
+def test_wrong_starts_are_refused():
+    with pytest.raises(ValueError, match="`theta` must have shape"):
+        find_mode(classification(), torch.zeros(3, dtype=torch.float64))
+    with pytest.raises(ValueError, match="`tolerance` must be positive"):
+        find_mode(classification(), tolerance=0.0)
