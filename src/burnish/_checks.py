@@ -52,7 +52,7 @@ def check_finite(name: str, value: Tensor, remedy: str) -> None:
         count = int((~finite).sum())
         where = tuple(int(i) for i in (~finite).nonzero()[0])
         raise ValueError(
-            f"`{name}` must be finite, got {count} NaN or infinite of {value.numel()} entries, the first at {where}. {remedy}"
+            f"`{name}` must be finite, got {count} NaN or infinite of {value.numel()} entries, first at {where}. {remedy}"
         )
 
 

@@ -94,8 +94,7 @@ class Backbone(nn.Module):
     def forward(self, x: Any) -> Tensor:
         """Features (N, P) of the inputs."""
         with evaluation_mode(self.network):
-            features = self.network(x)
-        return features  # type: ignore[no-any-return]
+            return self.network(x)  # type: ignore[no-any-return]
 
 
 def split_last_layer(
@@ -141,7 +140,8 @@ def _trace_head(network: nn.Module, head: str | None, example: Any) -> tuple[str
         kind = type(dict(network.named_modules()).get(head)).__name__
         found = ", ".join(map(repr, list(linears)[-5:])) or "none"
         raise ValueError(
-            f"`head` must name an nn.Linear of the network, got {head!r} ({'no such module' if kind == 'NoneType' else kind}). "
+            f"`head` must name an nn.Linear of the network, got {head!r} "
+            f"({'no such module' if kind == 'NoneType' else kind}). "
             f"The linear layers are: {found}."
         )
     executed: list[tuple[str, Tensor]] = []
@@ -173,7 +173,8 @@ def _check_output(name: str, layer_output: Tensor, output: Any) -> None:
     if output.shape == layer_output.shape and _close(output, layer_output):
         if output.ndim != 2:
             raise ValueError(
-                f"`network` must return outputs of shape (N, C), got {tuple(output.shape)}. Flatten all but the last dimension."
+                f"`network` must return outputs of shape (N, C), got {tuple(output.shape)}. "
+                "Flatten all but the last dimension."
             )
         return
     candidates = {

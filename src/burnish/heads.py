@@ -1,6 +1,6 @@
 """What maps flat parameter vectors and inputs to outputs, and the model that adds a likelihood."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -33,6 +33,7 @@ class LinearHead:
         return self.num_outputs * (self.num_features + self.bias)
 
     def __call__(self, theta: Tensor, inputs: Tensor) -> Tensor:
+        """Outputs (..., N, C) for parameters (..., d) and inputs (N, P)."""
         weight, bias = self._split(theta)
         # (S C, P) @ (P, N): contiguous along N, which makes every later sum over classes a pass over long rows.
         outputs = weight.reshape(-1, self.num_features) @ inputs.T
@@ -77,7 +78,7 @@ class Model:
     """A head and a likelihood: all that is needed to predict from parameters. It knows no data."""
 
     head: LinearHead
-    likelihood: Likelihood = Categorical()
+    likelihood: Likelihood = field(default_factory=Categorical)
 
     def __post_init__(self) -> None:
         if not isinstance(self.likelihood, Likelihood):

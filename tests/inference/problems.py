@@ -51,7 +51,9 @@ def binary(**options: object) -> Target:
     return classification(num_outputs=1, likelihood=Bernoulli(), **options)  # type: ignore[arg-type]
 
 
-def regression(num_points: int = 30, num_features: int = 4, num_outputs: int = 2, *, std: float = 0.3, seed: int = 0) -> Target:
+def regression(
+    num_points: int = 30, num_features: int = 4, num_outputs: int = 2, *, std: float = 0.3, seed: int = 0
+) -> Target:
     """Conjugate: the posterior is Gaussian and the evidence known."""
     generator = make_generator(seed + 1)
     inputs = features(num_points, num_features, seed)

@@ -90,7 +90,7 @@ def test_generated_cases_agree_with_autograd(num_points, num_features, num_outpu
     theta = scale * torch.randn(target.dim, generator=generator, dtype=torch.float64)
     truth = autograd_hessian(target, theta)
     # saturated points have curvatures near zero, where autograd itself only has absolute accuracy
-    size = max(float(truth.abs().max()), 1e-6 * float((weights.sum() * inputs.abs().max() ** 2)))
+    size = max(float(truth.abs().max()), 1e-6 * float(weights.sum() * inputs.abs().max() ** 2))
     assert float((full_hessian(target, theta) - truth).abs().max()) < 1e-8 * size
     assert float((diagonal_hessian(target, theta) - truth.diagonal()).abs().max()) < 1e-8 * size
     assert float(torch.linalg.eigvalsh(full_hessian(target, theta)).min()) > -1e-10 * size

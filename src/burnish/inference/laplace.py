@@ -80,7 +80,7 @@ def _scale(target: Target, theta: Tensor, structure: str) -> Scale:
         return Diagonal((diagonal_hessian(target, theta) + precision).rsqrt().to(theta.dtype))
     if precision.ndim:
         raise ValueError(
-            f"`structure` 'kron' needs one prior precision for all parameters, got a tensor of shape {tuple(precision.shape)}. "
+            f"`structure` 'kron' needs one prior precision for all parameters, got {tuple(precision.shape)} of them. "
             "Use structure='full' or structure='diagonal'."
         )
     curvature = kronecker_hessian(target, theta)

@@ -120,6 +120,7 @@ def _dense_factor(target: Target, theta: Tensor) -> Tensor:
     few = replace(target, data=target.data.subset(slice(None, None, stride)))
     hessian = full_hessian(few, theta) * (len(target.data) / len(few.data))
     hessian.diagonal().add_(torch.as_tensor(target.prior_precision, device=theta.device))
+    factor: Tensor
     factor, info = torch.linalg.cholesky_ex(hessian)
     if int(info):
         raise FitError("the Hessian of a part of the data is not positive definite.")

@@ -139,8 +139,8 @@ def _held_out_nll(target: Target, theta: Tensor, validation: Batch) -> float:
     scale = Kronecker.from_precision(curvature.left, curvature.right, _scalar(target), head)
     rotated = head.augment(validation.inputs) @ scale.right
     std = (rotated**2 @ (scale.std**2).T).sqrt()
-    sobol = torch.quasirandom.SobolEngine(head.num_outputs).draw(_NUM_POINTS + 1, dtype=torch.float64)[1:]
-    noise = torch.special.ndtri(sobol).to(theta)
+    sobol = torch.quasirandom.SobolEngine(head.num_outputs)  # type: ignore[no-untyped-call]
+    noise = torch.special.ndtri(sobol.draw(_NUM_POINTS + 1, dtype=torch.float64)[1:]).to(theta)  # the first is zero
     outputs = target.model(theta, validation.inputs) + (noise.unsqueeze(1) * std) @ scale.left.T
     log_prob = target.model.likelihood.log_prob(outputs, validation.targets).double()
     predictive = log_prob.logsumexp(0) - math.log(_NUM_POINTS)
