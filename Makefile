@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help test fast test-slow lint types bench demo clean
+.PHONY: help test test-slow lint types bench demo clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -15,9 +15,6 @@ $(READY): pyproject.toml constraints.txt
 
 test: lint types ## lint, types and all tests but the slow ones
 	$(BIN)/python -m pytest -m 'not slow'
-
-fast: $(READY) ## the tests that take a minute together
-	$(BIN)/python -m pytest -m 'not slow and not medium'
 
 test-slow: $(READY) ## the slow tests
 	$(BIN)/python -m pytest -m slow

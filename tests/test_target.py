@@ -132,9 +132,10 @@ def test_sums_over_many_points_keep_their_digits():
     single = make_target("categorical", num_points=100_000, dtype=torch.float32)
     double = Target(single.model, single.data.to(dtype=torch.float64), 2.5, 0.3)
     theta = draw(single.dim, seed=5, dtype=torch.float32)
-    value, expected = single.log_prob_and_grad(theta)[0], double.log_prob_and_grad(theta.double())[0]
-    # rounding of each term is independent: its square root of N times 1e-7 of a typical term
-    assert abs(value - expected) < 5 * math.sqrt(1e5) * 1e-7 * 5
+    expected = double.log_prob(theta.double())
+    # the terms round independently: the square root of N times 1e-7 of a typical term
+    for value in (single.log_prob(theta), single.log_prob_and_grad(theta)[0]):
+        assert abs(value - expected) < 5 * math.sqrt(1e5) * 1e-7 * 5
 
 
 @pytest.mark.parametrize("batch", [(), (4,)])
@@ -390,9 +391,23 @@ def test_every_batch_of_one_averages_to_the_target(target, expansion, generator,
 
 
 @every_expansion
-def test_random_batches_are_unbiased(expansion, generator):
-    target, count = make_target("categorical", weighted=True), 1000
-    subsampled = target.subsampled(3, expansions(target)[expansion])
+def test_batches_of_one_average_to_the_target_under_any_probabilities(target, expansion, generator, monkeypatch):
+    probabilities = draw(len(target.data), seed=7).softmax(0)
+    subsampled = target.subsampled(1, expansions(target)[expansion], probabilities)
+    theta, totals = draw(4, target.dim, seed=5), (0.0, 0.0)
+    for i, chance in enumerate(probabilities):
+        position = probabilities[:i].sum() + chance / 2
+        monkeypatch.setattr("burnish.target.torch.rand", lambda *_, position=position, **__: position.view(1))
+        parts = subsampled.log_prob_and_grad(theta, generator=generator)
+        totals = [total + chance * part for total, part in zip(totals, parts, strict=True)]
+    torch.testing.assert_close(totals, list(target.log_prob_and_grad(theta)), rtol=1e-10, atol=1e-10)
+
+
+@every_expansion
+@pytest.mark.parametrize("even", [True, False])
+def test_random_batches_are_unbiased(expansion, even, generator):
+    target, count = make_target("categorical", weighted=True), 800
+    subsampled = target.subsampled(3, expansions(target)[expansion], None if even else draw(9, seed=7).softmax(0))
     theta = draw(2, target.dim, seed=5)
     draws = [
         torch.cat([value[:, None], grad], 1)
@@ -473,6 +488,21 @@ def test_rows_share_their_batch(generator):
 def test_bad_batch_size(batch_size, error):
     with pytest.raises(error, match="`batch_size` must be"):
         SubsampledTarget(make_target("categorical"), batch_size)
+
+
+@pytest.mark.parametrize(
+    ("probabilities", "message"),
+    [
+        ([0.5, 0.5], r"must have shape \(3,\), one for each point, got \(2,\)"),
+        ([0.5, 0.5, 0.5], r"must sum to 1, got 1\.5\. Divide them by their sum"),
+        ([0.5, 0.5, 0.0], r"must be positive and finite, got 0 .*never drawn would bias"),
+        ([0.5, 1.0, -0.5], r"must be positive and finite, got -0\.5"),
+        ([0.5, 0.5, math.nan], r"must be positive and finite, got nan"),
+    ],
+)
+def test_bad_probabilities(probabilities, message):
+    with pytest.raises(ValueError, match=f"`probabilities` {message}"):
+        make_target("categorical", num_points=3).subsampled(2, None, torch.tensor(probabilities))
 
 
 @pytest.mark.parametrize("generator", [None, 0, np.random.default_rng(0)])

@@ -5,6 +5,7 @@ Every message names the argument, what was expected, what came, and what to do a
 
 import os
 from collections.abc import Iterable
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ __all__: list[str] = []
 
 def check_at_least(name: str, value: int, minimum: int, remedy: str = "") -> None:
     """Refuses an integer below `minimum`, and anything that is not an integer."""
-    if isinstance(value, bool) or not isinstance(value, int):
+    if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"`{name}` must be an integer, got {type(value).__name__}. {remedy}".rstrip())
     if value < minimum:
         raise ValueError(f"`{name}` must be at least {minimum}, got {value}. {remedy}".rstrip())
@@ -30,7 +31,7 @@ def check_positive(name: str, value: float | Tensor, remedy: str = "") -> None:
                 f"`{name}` must be positive and finite, got {example:g} "
                 f"({int(bad.sum())} of {value.numel()} entries are not). {remedy}".rstrip()
             )
-    elif isinstance(value, bool) or not isinstance(value, int | float):
+    elif isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"`{name}` must be a number, got {type(value).__name__}. {remedy}".rstrip())
     elif not 0.0 < value < float("inf"):
         raise ValueError(f"`{name}` must be positive and finite, got {value:g}. {remedy}".rstrip())

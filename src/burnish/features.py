@@ -135,9 +135,10 @@ def split_last_layer(
 
 def _trace_head(network: nn.Module, head: str | None, example: Any) -> tuple[str, nn.Linear, Tensor, Any]:
     """Runs the network once and finds the head: its name, the layer, its output and the network's."""
-    linears = {name: part for name, part in network.named_modules() if isinstance(part, nn.Linear)}
+    everything = dict(network.named_modules(remove_duplicate=False))
+    linears = {name: part for name, part in everything.items() if isinstance(part, nn.Linear)}
     if head is not None and head not in linears:
-        kind = type(dict(network.named_modules()).get(head)).__name__
+        kind = type(everything.get(head)).__name__
         found = ", ".join(map(repr, list(linears)[-5:])) or "none"
         raise ValueError(
             f"`head` must name an nn.Linear of the network, got {head!r} "
@@ -147,7 +148,7 @@ def _trace_head(network: nn.Module, head: str | None, example: Any) -> tuple[str
     executed: list[tuple[str, Tensor]] = []
 
     def record(name: str) -> Callable[[nn.Module, Any, Tensor], None]:
-        return lambda module, arguments, result: executed.append((name, result))
+        return lambda module, arguments, result: executed.append((name, result.clone()))  # what follows may be in place
 
     hooks = [part.register_forward_hook(record(name)) for name, part in linears.items()]
     try:
@@ -170,6 +171,9 @@ def _check_output(name: str, layer_output: Tensor, output: Any) -> None:
     """Refuses a network whose output is not that of the layer, and says what was done to it where that can be told."""
     if not isinstance(output, Tensor):
         raise TypeError(f"`network` must return a tensor of outputs, got {type(output).__name__}. Wrap it to return one.")
+    if output.numel() == 0:
+        raise ValueError("`example` must hold at least one point, got an empty batch. Pass a few inputs.")
+    check_finite("network(example)", output, "The network is not fit to be split; check its weights and the example.")
     if output.shape == layer_output.shape and _close(output, layer_output):
         if output.ndim != 2:
             raise ValueError(
@@ -264,6 +268,11 @@ def extract_features(
             features = backbone(x.to(where) if isinstance(x, Tensor) else x)
             features = features if features.dtype == torch.float64 else features.float()
             chunks.append([features, *(torch.as_tensor(part).to(where) for part in rest)])
+            if len(chunks[-1]) != len(chunks[0]):
+                raise ValueError(
+                    f"`data` must give the same columns in every batch, got {len(chunks[0])}, then {len(chunks[-1])}. "
+                    "Give weights with all batches or with none."
+                )
     if not chunks:
         raise ValueError("`data` must hold at least one batch, got an empty loader. Check the data set and the sampler.")
     return Batch(*(torch.cat(column) for column in zip(*chunks, strict=True)))

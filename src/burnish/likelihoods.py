@@ -130,7 +130,7 @@ class Categorical(Likelihood):
         return torch.diag(weighted.sum(0)) - probs.T @ weighted
 
     def probs(self, outputs: Tensor) -> Tensor:
-        return _softmax(outputs)
+        return outputs.softmax(-1)
 
 
 def _complement(probs: Tensor) -> Tensor:
@@ -172,8 +172,7 @@ class Bernoulli(Likelihood):
         return targets.long()
 
     def log_prob(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        logits = outputs.squeeze(-1)
-        return targets * logits - torch.nn.functional.softplus(logits)
+        return torch.nn.functional.logsigmoid((2 * targets - 1) * outputs.squeeze(-1))
 
     def log_prob_and_grad(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         return self.log_prob(outputs, targets), targets.unsqueeze(-1) - outputs.sigmoid()

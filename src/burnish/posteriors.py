@@ -42,6 +42,12 @@ class DensityPosterior(Posterior, Protocol):
         """Draws (S, d) with their log densities (S,), in one pass."""
 
 
+def _check_theta(theta: Tensor, mean: Tensor) -> None:
+    if theta.ndim == 0 or theta.shape[-1] != len(mean):
+        raise ValueError(f"`theta` must have {len(mean)} entries in its last dimension, got shape {tuple(theta.shape)}.")
+    check_like("theta", theta, mean, "the posterior")
+
+
 @dataclass(frozen=True, eq=False)
 class Gaussian:
     """`N(mean, scale scale^T)`. Serves as prior, Laplace, variational and SWAG posterior; structure is the scale."""
@@ -77,7 +83,7 @@ class Gaussian:
 
     def log_prob(self, theta: Tensor) -> Tensor:
         """Log density at each row (S,)."""
-        check_like("theta", theta, self.mean, "the posterior")
+        _check_theta(theta, self.mean)
         return self.log_prob_of_noise(self.scale.solve(theta - self.mean))
 
     def sample_and_log_prob(self, num_samples: int, *, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -128,7 +134,7 @@ class FlowPosterior:
 
     def log_prob(self, theta: Tensor) -> Tensor:
         """Log density at each row (S,), through the exact inverse of every bijection."""
-        check_like("theta", theta, self.base.mean, "the posterior")
+        _check_theta(theta, self.base.mean)
         logdet = torch.zeros(theta.shape[:-1], dtype=torch.float64, device=theta.device)
         for bijection in reversed(self.bijections):
             theta, step = bijection.inverse(theta)

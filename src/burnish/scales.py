@@ -152,10 +152,11 @@ class Kronecker(Scale):
 
     def __post_init__(self) -> None:
         shape = (self.layout.num_outputs, self.layout.num_features + self.layout.bias)
-        if tuple(self.std.shape) != shape or len(self.left) != shape[0] or len(self.right) != shape[1]:
+        sizes = [tuple(factor.shape) for factor in (self.std, self.left, self.right)]
+        if sizes != [shape, (shape[0], shape[0]), (shape[1], shape[1])]:
             raise ValueError(
                 f"`std` must have shape {shape} like the layer's matrix, with square `left` and `right` to fit, got "
-                f"{tuple(self.std.shape)}, {tuple(self.left.shape)} and {tuple(self.right.shape)}. Check `layout`."
+                f"{sizes[0]}, {sizes[1]} and {sizes[2]}. Check `layout`."
             )
         check_positive("std", self.std, "Standard deviations of a Gaussian cannot be zero or negative.")
 
@@ -164,7 +165,13 @@ class Kronecker(Scale):
         """The scale of the covariance (left x right + precision I)^-1, for positive semi-definite left and right."""
         left_values, left_vectors = torch.linalg.eigh(left.double())
         right_values, right_vectors = torch.linalg.eigh(right.double())
-        # eigenvalues of a semi-definite matrix come out slightly negative by rounding
+        for values in (left_values, right_values):
+            # those of a semi-definite matrix come out slightly negative by rounding, but no more than that
+            if float(values[0]) < -1e-4 * float(values.abs().max()) or not precision > 0.0:
+                raise FitError(
+                    f"left x right + precision I is not positive definite (smallest eigenvalue of a factor "
+                    f"{float(values[0]):.3g}, precision {precision:.3g}); use semi-definite factors, positive precision."
+                )
         std = (torch.outer(left_values.clamp_min(0), right_values.clamp_min(0)) + precision).rsqrt()
         return cls(left_vectors.to(left), right_vectors.to(right), std.to(left), layout)
 

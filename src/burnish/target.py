@@ -6,7 +6,8 @@ integral of exp(log_prob) is the evidence, and ELBOs of one target can be compar
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from numbers import Real
 from typing import Any
 
 import torch
@@ -64,9 +65,8 @@ class Target:
                 "Extract them with the backbone that the head was split from."
             )
         targets = self.model.likelihood.check_targets(self.data.targets, head.num_outputs)
+        targets = targets.to(inputs.dtype) if targets.is_floating_point() else targets
         if targets is not self.data.targets:
-            if targets.is_floating_point():
-                targets = targets.to(inputs.dtype)
             object.__setattr__(self, "data", replace(self.data, targets=targets))
         check_positive("prior_precision", self.prior_precision, "It is the inverse variance of the prior.")
         for name in ("prior_precision", "prior_mean"):
@@ -79,6 +79,11 @@ class Target:
                         "Parameters are ordered weight row-major, then bias."
                     )
                 check_like(name, value, inputs, "`data.inputs`")
+            elif isinstance(value, bool) or not isinstance(value, Real):
+                raise TypeError(
+                    f"`{name}` must be a number or a tensor of shape ({self.dim},), got {type(value).__name__}. "
+                    "Convert arrays with `torch.as_tensor`."
+                )
             elif not math.isfinite(value):
                 raise ValueError(f"`{name}` must be finite, got {value}. Pass a number or a tensor of shape ({self.dim},).")
 
@@ -104,8 +109,7 @@ class Target:
         data = Batch(inputs, targets, None if weights is None else torch.as_tensor(weights))
         if num_outputs is None:
             if isinstance(likelihood, Categorical):
-                likelihood.check_targets(targets, int(torch.iinfo(torch.int64).max))
-                num_outputs = max(2, int(targets.max()) + 1)
+                num_outputs = 2 if targets.is_floating_point() else max(2, int(targets.max()) + 1)
             else:
                 num_outputs = 1 if targets.ndim == 1 else targets.shape[1]
         model = Model(LinearHead(inputs.shape[1], num_outputs, bias), likelihood)
@@ -162,7 +166,7 @@ class Target:
 
     def chunks(self, theta: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
         """Slices (inputs, targets, weights) of the data, so small that the outputs for all rows of theta fit a chunk."""
-        num_samples = math.prod(theta.shape[:-1])
+        num_samples = max(1, math.prod(theta.shape[:-1]))
         entries = _CHUNK_ENTRIES.get(theta.device.type, _CHUNK_ENTRIES["cpu"])
         size = max(64, entries // (num_samples * self.model.head.num_outputs))
         inputs, targets, weights = self.data.inputs, self.data.targets, self.data.weights
@@ -179,6 +183,10 @@ class Target:
     def expand(self, center: Tensor, hessian: "Tensor | KroneckerCurvature") -> "Expansion":
         """The log-likelihood to second order around `center`; `hessian` must be the sum of its points' own terms."""
         self.check_theta(center)
+        if center.ndim != 1:
+            raise ValueError(f"`center` must be one vector of shape ({self.dim},), got {tuple(center.shape)}.")
+        if isinstance(hessian, Tensor):
+            hessian = hessian.to(center)
         value, gradient = self.log_prob_and_grad(center)
         value = value - self.log_prior(center)
         gradient = gradient - self.prior_precision * (self.prior_mean - center)
@@ -186,9 +194,27 @@ class Target:
             outputs = self.model(center, self.data.inputs)
         return Expansion(center, value, gradient, hessian, outputs)
 
-    def subsampled(self, batch_size: int, expansion: "Expansion | None" = None) -> "SubsampledTarget":
-        """An unbiased estimate of this target from `batch_size` points; with an expansion, of the remainder only."""
-        return SubsampledTarget(self, batch_size, expansion)
+    def subsampled(
+        self, batch_size: int, expansion: "Expansion | None" = None, probabilities: Tensor | None = None
+    ) -> "SubsampledTarget":
+        """An unbiased estimate of this target from `batch_size` points; with an expansion, of the remainder only.
+
+        Points are drawn with equal probabilities, or with given ones (N,), which should grow with what a point contributes.
+        """
+        return SubsampledTarget(self, batch_size, expansion, probabilities)
+
+    def remainder(self, theta: Tensor, index: Tensor, expansion: "Expansion | None") -> tuple[Tensor, Tensor]:
+        """What the points at `index` contribute beyond the expansion: values (S, B) and derivatives by outputs (S, B, C)."""
+        likelihood, targets = self.model.likelihood, self.data.targets[index]
+        outputs = self.model(theta, self.data.inputs[index])
+        value, residual = likelihood.log_prob_and_grad(outputs, targets)
+        if expansion is not None:
+            known, known_residual = expansion.point_terms(index, outputs, targets, likelihood)
+            value, residual = value - known, residual - known_residual
+        if self.data.weights is not None:
+            weights = self.data.weights[index]
+            value, residual = value * weights, residual * weights.unsqueeze(-1)
+        return value, residual
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,9 +273,24 @@ class SubsampledTarget:
     target: Target
     batch_size: int
     expansion: Expansion | None = None
+    probabilities: Tensor | None = None
+    """(N,): of drawing each point; equal when None."""
+    _cumulative: Tensor | None = field(init=False, repr=False, default=None)
 
     def __post_init__(self) -> None:
         check_at_least("batch_size", self.batch_size, 1)
+        cumulative = None
+        if self.probabilities is not None:
+            if tuple(self.probabilities.shape) != (len(self.target.data),):
+                raise ValueError(
+                    f"`probabilities` must have shape ({len(self.target.data)},), one for each point, got "
+                    f"{tuple(self.probabilities.shape)}."
+                )
+            check_positive("probabilities", self.probabilities, "A point that is never drawn would bias the estimate.")
+            cumulative = self.probabilities.double().cumsum(0)
+            if abs(float(cumulative[-1]) - 1.0) > 1e-6:
+                raise ValueError(f"`probabilities` must sum to 1, got {float(cumulative[-1]):g}. Divide them by their sum.")
+        object.__setattr__(self, "_cumulative", cumulative)
 
     @property
     def dim(self) -> int:
@@ -259,24 +300,26 @@ class SubsampledTarget:
     @torch.no_grad()
     def log_prob_and_grad(self, theta: Tensor, *, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """An estimate of the log posterior (S,) and its gradient (S, d), from the same points for every row."""
-        target, data, likelihood = self.target, self.target.data, self.target.model.likelihood
+        target, head = self.target, self.target.model.head
         target.check_theta(theta)
         check_generator(generator, theta.device)
-        index = torch.randint(len(data), (self.batch_size,), generator=generator, device=theta.device)
-        inputs, targets = data.inputs[index], data.targets[index]
-        outputs = target.model(theta, inputs)
-        value, residual = likelihood.log_prob_and_grad(outputs, targets)
-        if self.expansion is not None:
-            known, known_residual = self.expansion.point_terms(index, outputs, targets, likelihood)
-            value, residual = value - known, residual - known_residual
-        if data.weights is not None:
-            weights = data.weights[index]
-            value, residual = value * weights, residual * weights.unsqueeze(-1)
-        factor = len(data) / self.batch_size
-        total = target.log_prior(theta) + factor * value.sum(-1, dtype=torch.float64)
-        grad = factor * target.model.head.pullback(residual, inputs)
+        index, factor = self._draw(theta.device, generator)
+        value, residual = target.remainder(theta, index, self.expansion)
+        total = target.log_prior(theta) + (factor * value).sum(-1, dtype=torch.float64)
+        grad = head.pullback(residual * factor.unsqueeze(-1), target.data.inputs[index])
         grad = grad + target.prior_precision * (target.prior_mean - theta)
         if self.expansion is not None:
-            known, known_grad = self.expansion.value_and_grad(theta, target.model.head)
+            known, known_grad = self.expansion.value_and_grad(theta, head)
             total, grad = total + known, grad + known_grad
         return total, grad
+
+    def _draw(self, device: torch.device, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Points, and the factors (B,) that make their sum an estimate of the sum over all points."""
+        count, size = len(self.target.data), self.batch_size
+        dtype = self.target.data.inputs.dtype
+        if self.probabilities is None or self._cumulative is None:
+            index = torch.randint(count, (size,), generator=generator, device=device)
+            return index, torch.full((size,), count / size, dtype=dtype, device=device)
+        position = torch.rand(size, generator=generator, device=device, dtype=torch.float64)
+        index = torch.searchsorted(self._cumulative, position).clamp_max(count - 1)
+        return index, 1.0 / (size * self.probabilities[index].to(dtype))

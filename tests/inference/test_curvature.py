@@ -89,11 +89,12 @@ def test_generated_cases_agree_with_autograd(num_points, num_features, num_outpu
     )
     theta = scale * torch.randn(target.dim, generator=generator, dtype=torch.float64)
     truth = autograd_hessian(target, theta)
-    # saturated points have curvatures near zero, where autograd itself only has absolute accuracy
-    size = max(float(truth.abs().max()), 1e-6 * float(weights.sum() * inputs.abs().max() ** 2))
-    assert float((full_hessian(target, theta) - truth).abs().max()) < 1e-8 * size
-    assert float((diagonal_hessian(target, theta) - truth.diagonal()).abs().max()) < 1e-8 * size
-    assert float(torch.linalg.eigvalsh(full_hessian(target, theta)).min()) > -1e-10 * size
+    # autograd itself loses the digits of p (1 - p) where p is near one: its absolute accuracy is that of rounding
+    rounding = 1e-13 * float(weights.sum()) * max(1.0, float(inputs.abs().max()) ** 2)
+    tolerance = 1e-8 * float(truth.abs().max()) + rounding
+    assert float((full_hessian(target, theta) - truth).abs().max()) < tolerance
+    assert float((diagonal_hessian(target, theta) - truth.diagonal()).abs().max()) < tolerance
+    assert float(torch.linalg.eigvalsh(full_hessian(target, theta)).min()) > -tolerance
 
 
 def test_a_hessian_too_large_is_refused_with_its_size_and_the_alternative(monkeypatch):

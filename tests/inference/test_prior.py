@@ -69,7 +69,7 @@ def test_held_out_scores_are_those_of_monte_carlo():
         posterior = fit_laplace(target.with_prior(precision), structure="kron").posterior
         prediction = predict(target.model, posterior, validation.inputs, num_samples=4000, generator=make_generator(0))
         nll = -float(prediction.probs.log().gather(1, validation.targets.unsqueeze(1)).mean())
-        assert -score == pytest.approx(nll, abs=0.01)
+        assert -score == pytest.approx(nll, abs=0.02)
 
 
 @pytest.mark.filterwarnings("ignore:the validation is best at the bound")

@@ -9,7 +9,7 @@ from torch import Tensor
 from burnish.inference.curvature import full_hessian, hessian_product, kronecker_hessian
 from burnish.posteriors import Gaussian
 from burnish.scales import Dense
-from burnish.target import Expansion, Target
+from burnish.target import Expansion, SubsampledTarget, Target
 
 __all__: list[str] = []
 
@@ -18,6 +18,8 @@ Estimate = Callable[[Tensor], tuple[Tensor, Tensor]]
 _FULL_DATA = 4096  # up to so many points every step uses all of them
 _SMALLEST_BATCH = 512
 _PROBES = 16  # batches drawn to measure the noise of choosing one
+_SCOUTS = 8  # draws of the base at which every point's remainder is looked at once
+_EVEN_SHARE = 0.1  # of the mass of the drawing probabilities
 
 
 def choose_estimate(
@@ -31,32 +33,53 @@ def choose_estimate(
     """The target's value and gradient as a function of theta, and the number of points it looks at (None for all)."""
     if batch_size is None or (batch_size == "auto" and len(target.data) <= _FULL_DATA):
         return target.log_prob_and_grad, None
-    expansion = expand_at(target, base) if control_variate else None
+    expansion, probabilities = None, None
+    if control_variate:
+        expansion = expand_at(target, base)
+        probabilities = _drawing_probabilities(target, expansion, base, generator)
     if batch_size == "auto":
-        size = _quiet_batch_size(target, expansion, base, num_samples, generator)
+        probe = target.subsampled(_SMALLEST_BATCH, expansion, probabilities)
+        size = _quiet_batch_size(probe, base, num_samples, generator)
         if size > len(target.data) // 4:
             return target.log_prob_and_grad, None
     else:
         size = int(batch_size)
-    subsampled = target.subsampled(size, expansion)
+    subsampled = target.subsampled(size, expansion, probabilities)
     return (lambda theta: subsampled.log_prob_and_grad(theta, generator=generator)), size
 
 
-def _quiet_batch_size(
-    target: Target, expansion: Expansion | None, base: Gaussian, num_samples: int, generator: torch.Generator
-) -> int:
+def _drawing_probabilities(target: Target, expansion: Expansion, base: Gaussian, generator: torch.Generator) -> Tensor:
+    """Points in proportion to the size of their remainders at draws of the base: most points of a good network have none.
+
+    A tenth of the mass is spread evenly, so that a point whose remainder was small at these draws cannot get a
+    weight beyond ten times the even one.
+    """
+    theta = base.sample(_SCOUTS, generator=generator)
+    sizes, start = [], 0
+    for inputs, _, _ in target.chunks(theta):
+        index = torch.arange(start, start + len(inputs), device=theta.device)
+        sizes.append(target.remainder(theta, index, expansion)[0].square().mean(0).sqrt())
+        start += len(inputs)
+    size = torch.cat(sizes).double()
+    total = size.sum()
+    share = size / total if float(total) > 0.0 else torch.full_like(size, 1.0 / len(size))
+    return _EVEN_SHARE / len(size) + (1.0 - _EVEN_SHARE) * share
+
+
+def _quiet_batch_size(probe: SubsampledTarget, base: Gaussian, num_samples: int, generator: torch.Generator) -> int:
     """The smallest power of two with which choosing a batch adds no more than about the noise of choosing samples.
 
     Measured at draws of the base. Half a nat is always quiet enough.
     """
-    subsampled = target.subsampled(_SMALLEST_BATCH, expansion)
     theta, log_density = base.sample_and_log_prob(max(num_samples, 8), generator=generator)
-    draws = [subsampled.log_prob_and_grad(theta, generator=generator)[0] - log_density for _ in range(_PROBES)]
+    draws = [probe.log_prob_and_grad(theta, generator=generator)[0] - log_density for _ in range(_PROBES)]
     terms = torch.stack(draws)
     between_batches = float(terms.mean(1).var())
     between_samples = float(terms.mean(0).var()) / len(theta)
     excess = between_batches / max(2.0 * between_samples, 0.5)
-    return _SMALLEST_BATCH * 2 ** max(0, math.ceil(math.log2(excess))) if math.isfinite(excess) else len(target.data)
+    if not math.isfinite(excess):
+        return len(probe.target.data)
+    return probe.batch_size << math.ceil(math.log2(max(excess, 1.0)))
 
 
 def expand_at(target: Target, base: Gaussian) -> Expansion:

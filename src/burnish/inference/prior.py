@@ -24,7 +24,7 @@ _BOUNDS = (1e-4, 1e6)
 _GRID = tuple(10.0 ** (k / 2) for k in range(10, -9, -1))  # half decades, from 1e5 down to 1e-4
 _PATIENCE = 4  # steps down the path without a new best after which it is left
 _CLOSE = 0.05  # in log precision: where the search for the best evidence ends
-_NUM_POINTS = 64  # quasi-random points over which a predictive is averaged
+_NUM_POINTS = 128  # quasi-random points over which a predictive is averaged
 
 
 def prior_mean_candidates(model: Model, theta: Tensor, validation: Batch) -> dict[str, float | Tensor]:
