@@ -96,7 +96,13 @@ def _locate(folder: str | None, name: str) -> Path:
         raise FileNotFoundError(f"`--data` {folder} holds no {name}; leave it out, and unset BURNISH_DATA, to download it.")
     import pooch
 
-    return Path(pooch.retrieve(HOME + name, known_hash=FILES[name], fname=name, path=CACHE / "fashion-mnist"))
+    try:
+        return Path(pooch.retrieve(HOME + name, known_hash=FILES[name], fname=name, path=CACHE / "fashion-mnist"))
+    except OSError as error:
+        raise SystemExit(
+            f"{name} could not be downloaded from {HOME} ({type(error).__name__}). "
+            "Pass a folder that holds it with `--data`, or set BURNISH_DATA."
+        ) from None
 
 
 def _read_idx(path: Path) -> np.ndarray:

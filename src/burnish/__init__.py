@@ -1,7 +1,7 @@
 """burnish: a Bayesian posterior for the last layer of any trained network, post hoc, in seconds, checked."""
 
 from burnish import diagnostics, metrics
-from burnish.bijections import Affine, Bijection, DiagonalScale, Planar, Radial, Shift, SinhArcsinh
+from burnish.bijections import Affine, Bijection, DiagonalScale, Planar, Radial, Rotation, Shift, SinhArcsinh
 from burnish.errors import FitError
 from burnish.features import Backbone, Batch, extract_features, split_last_layer
 from burnish.heads import LinearHead, Model
@@ -47,6 +47,7 @@ __all__ = [
     "Prediction",
     "PriorTuning",
     "Radial",
+    "Rotation",
     "SamplePosterior",
     "Scale",
     "Shift",

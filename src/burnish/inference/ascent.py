@@ -9,8 +9,9 @@ from torch import Tensor
 
 __all__: list[str] = []
 
-WINDOW = 20  # steps whose mean ELBO is compared with that of the steps before
-PLATEAU = 0.01  # nats a window must gain at least to count as rising
+_CHECK = 10  # steps between looks at the trace
+_FLAT = 2  # looks in a row that must see no rise: momentum can overshoot once
+_DECAY = 40  # steps at least over which the learning rate falls
 _MOMENTUM, _SQUARES = 0.9, 0.999  # Adam's decay rates
 
 
@@ -23,6 +24,8 @@ class AscentOptions:
     max_steps: int
     stop_early: bool
     keep_best: bool
+    plateau: float
+    """Nats a window must gain at least over the one before to count as rising."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +49,8 @@ def ascend(objective: Callable[[Tensor], tuple[Tensor, Tensor]], start: Tensor, 
     decay_start = options.max_steps // 2 if options.stop_early else 0
     decay_end = options.max_steps
     trace: list[Tensor] = []
-    best, best_mean, converged = start.detach().clone(), -math.inf, not options.stop_early
+    best, best_window = start.detach().clone(), _Window(-math.inf, 0.0)
+    converged, num_flat = not options.stop_early, 0
     while len(trace) < decay_end:
         terms, surrogate = objective(values)
         (grad,) = torch.autograd.grad(surrogate, values)
@@ -59,26 +63,44 @@ def ascend(objective: Callable[[Tensor], tuple[Tensor, Tensor]], start: Tensor, 
             second.mul_(_SQUARES).addcmul_(grad, grad, value=1.0 - _SQUARES)
             size = (second / (1.0 - _SQUARES**step)).sqrt_().add_(options.epsilon)
             values.addcdiv_(first, size, value=rate / (1.0 - _MOMENTUM**step))
-        if step % WINDOW or not (options.stop_early or options.keep_best):
+        if step % _CHECK or not (options.stop_early or options.keep_best):
             continue
-        mean, rising = _compare_windows(trace)
-        if not math.isfinite(mean):  # diverged: what was best before is all there is to keep
+        last, rising = _compare_windows(trace, options.plateau)
+        if not math.isfinite(last.mean):  # diverged: what was best before is all there is to keep
             return Ascent(best, torch.stack(trace), False)
-        if mean > best_mean:
-            best, best_mean = values.detach().clone(), mean
-        if options.stop_early and not rising and step < decay_start:
+        if last.mean > best_window.mean:
+            best, best_window = values.detach().clone(), last
+        num_flat = 0 if rising else num_flat + 1
+        if options.stop_early and num_flat >= _FLAT and step < decay_start:
             converged, decay_start = True, step
-            decay_end = min(options.max_steps, step + max(3 * WINDOW, step))
-    all_terms = torch.stack(trace)
-    ended_below = options.keep_best and best_mean > float(all_terms[-WINDOW:].mean()) + PLATEAU
-    return Ascent(best if ended_below else values.detach(), all_terms, converged)
+            decay_end = min(options.max_steps, step + max(_DECAY, step))
+    final = _window(trace, 0)
+    # the best of many windows is best by chance, too: the last one must be clearly below it
+    margin = options.plateau + 3.0 * math.hypot(final.noise, best_window.noise)
+    ended_below = options.keep_best and best_window.mean > final.mean + margin
+    return Ascent(best if ended_below else values.detach(), torch.stack(trace), converged)
 
 
-def _compare_windows(trace: list[Tensor]) -> tuple[float, bool]:
-    """The mean ELBO of the last window, and whether it rose by more than its noise over the window before."""
-    last = torch.stack(trace[-WINDOW:]).mean(1)
-    if len(trace) < 2 * WINDOW:
-        return float(last.mean()), True
-    before = torch.stack(trace[-2 * WINDOW : -WINDOW]).mean(1)
-    noise = ((last.var() + before.var()) / WINDOW).sqrt()
-    return float(last.mean()), float(last.mean() - before.mean()) > max(PLATEAU, float(noise))
+@dataclass(frozen=True)
+class _Window:
+    """The mean ELBO of some steps, and its standard error."""
+
+    mean: float
+    noise: float
+
+
+def _window(trace: list[Tensor], back: int) -> _Window:
+    """The last third of the steps, or the third before: a plateau is believed sooner the sooner it is reached."""
+    size = max(_CHECK, len(trace) // 3)
+    end = len(trace) - back * size
+    steps = torch.stack(trace[max(0, end - size) : end]).mean(1)
+    return _Window(float(steps.mean()), float(steps.std()) / math.sqrt(len(steps)) if len(steps) > 1 else math.inf)
+
+
+def _compare_windows(trace: list[Tensor], plateau: float) -> tuple[_Window, bool]:
+    """The last window, and whether it rose by more than noise over the one before."""
+    last = _window(trace, 0)
+    if len(trace) < 2 * _CHECK:
+        return last, True
+    before = _window(trace, 1)
+    return last, last.mean - before.mean > max(plateau, math.hypot(last.noise, before.noise))

@@ -18,7 +18,7 @@ Estimate = Callable[[Tensor], tuple[Tensor, Tensor]]
 _FULL_DATA = 4096  # up to so many points every step uses all of them
 _SMALLEST_BATCH = 512
 _PROBES = 16  # batches drawn to measure the noise of choosing one
-_SCOUTS = 8  # draws of the base at which every point's remainder is looked at once
+_SCOUTS = 4  # draws of the base at which every point's remainder is looked at once
 _EVEN_SHARE = 0.1  # of the mass of the drawing probabilities
 
 

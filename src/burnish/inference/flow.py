@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from burnish._checks import check_at_least, check_positive
-from burnish.bijections import Affine, Bijection, Radial, Shift, SinhArcsinh
+from burnish.bijections import Affine, Bijection, Radial, Rotation, Shift, SinhArcsinh
 from burnish.inference.ascent import AscentOptions, ascend
 from burnish.inference.estimate import Estimate, choose_estimate
 from burnish.noise import check_generator, standard_normal
@@ -18,6 +18,9 @@ from burnish.posteriors import FlowPosterior, Gaussian
 from burnish.target import Target
 
 __all__ = ["FlowFit", "default_bijections", "fit_flow", "paper_protocol"]
+
+_ROTATED_DIM = 128  # dimensions up to which the default flow has a second layer in rotated coordinates
+_PLATEAU = 5e-5  # nats for each dimension: below this gain the ELBO counts as level
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,8 +47,15 @@ class FlowFit:
 
 
 def default_bijections(base: Gaussian) -> tuple[Bijection, ...]:
-    """Skewness and tails, then a shift, elementwise; chosen by measurement, see docs/decisions."""
-    return SinhArcsinh.identity(base.mean), Shift.identity(base.mean)
+    """Skewness and tails, then a shift, elementwise; in few dimensions once more in rotated coordinates.
+
+    Chosen by measurement: docs/decisions/0003-default-flow.md.
+    """
+    skewness, shift = SinhArcsinh.identity(base.mean), Shift.identity(base.mean)
+    if not 2 <= base.dim <= _ROTATED_DIM:
+        return skewness, shift
+    rotation = Rotation.cosine(base.mean)
+    return skewness, rotation, skewness, rotation.transposed(), shift
 
 
 def paper_protocol(target: Target, base: Gaussian, num_layers: int, *, generator: torch.Generator) -> dict[str, Any]:
@@ -78,7 +88,7 @@ def fit_flow(
     generator: torch.Generator,
     bijections: Sequence[Bijection] | None = None,
     whiten: bool = True,
-    num_samples: int = 16,
+    num_samples: int = 8,
     antithetic: bool = True,
     batch_size: int | str | None = "auto",
     control_variate: bool = True,
@@ -122,13 +132,14 @@ def fit_flow(
     check_positive("epsilon", epsilon)
     layers = tuple(default_bijections(base) if bijections is None else bijections)
     build = FlowPosterior.whitened if whiten else _raw
+    source, outer = (Gaussian.standard(base.mean), Affine(base.mean, base.scale)) if whiten else (base, None)
     estimate, size = choose_estimate(target, base, batch_size, control_variate, num_samples, generator)
 
     def objective(values: Tensor) -> tuple[Tensor, Tensor]:
         noise = standard_normal(num_samples, base.mean, generator=generator, antithetic=antithetic)
-        return _elbo_and_surrogate(base, _unpack(layers, values), whiten, noise, estimate, path_gradient)
+        return _elbo_and_surrogate(source, _unpack(layers, values), outer, noise, estimate, path_gradient)
 
-    options = AscentOptions(learning_rate, epsilon, max_steps, stop_early, keep_best)
+    options = AscentOptions(learning_rate, epsilon, max_steps, stop_early, keep_best, _PLATEAU * base.dim)
     ascent = ascend(objective, _pack(layers, base.mean), options)
     posterior = build(base, _unpack(layers, ascent.parameters))
     noise = standard_normal(num_evaluation_samples, base.mean, generator=generator, antithetic=True)
@@ -166,9 +177,9 @@ def _raw(base: Gaussian, bijections: Sequence[Bijection]) -> FlowPosterior:
 
 
 def _elbo_and_surrogate(
-    base: Gaussian,
+    source: Gaussian,
     layers: Sequence[Bijection],
-    whiten: bool,
+    outer: Affine | None,
     noise: Tensor,
     estimate: Estimate,
     path_gradient: bool,
@@ -178,10 +189,7 @@ def _elbo_and_surrogate(
     The ELBO is the mean of log p(theta) - log q(theta). Its gradient flows through theta and through q's own parameters;
     the latter part has mean zero, and leaving it out (Roeder et al. 2017) makes the noise vanish where q equals p.
     """
-    source = Gaussian.standard(base.mean) if whiten else base
-    flow = FlowPosterior(source, tuple(layers))
-    outer = Affine(base.mean, base.scale) if whiten else None
-    inner, logdet = flow.from_noise(noise)
+    inner, logdet = FlowPosterior(source, tuple(layers)).from_noise(noise)
     theta, outer_logdet = (inner, 0.0) if outer is None else outer.forward(inner)
     value, grad = estimate(theta.detach())
     surrogate = (theta * grad).sum()
@@ -216,7 +224,7 @@ def _unpack(layers: Sequence[Bijection], values: Tensor) -> list[Bijection]:
 @torch.no_grad()
 def _elbo_terms(target: Target, posterior: FlowPosterior, noise: Tensor) -> Tensor:
     theta, logdet = posterior.from_noise(noise)
-    value, _ = target.log_prob_and_grad(theta)
+    value = target.log_prob(theta)
     return value - posterior.base.log_prob_of_noise(noise) + logdet
 
 

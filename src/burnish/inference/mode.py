@@ -20,7 +20,7 @@ from burnish.target import Target
 __all__ = ["Mode", "find_mode"]
 
 _DENSE_DIM = 3000  # parameters up to which a dense preconditioner is formed and factorised
-_STALE_PRODUCTS = 8  # products in one Newton step from which on a fresh preconditioner pays
+_STALE_PRODUCTS = 12  # products in one Newton step from which on a fresh preconditioner pays
 _DENSE_POINTS, _DENSE_POINTS_PER_DIM = 4096, 4  # points its Hessian is taken from
 
 
