@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help test test-slow lint types bench demo clean
+.PHONY: help test test-slow lint types bench tables demo clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -28,6 +28,9 @@ types: $(READY) ## mypy, strict
 
 bench: $(READY) ## refinement against the paper's protocol on Fashion-MNIST (BURNISH_DATA, or a download)
 	$(BIN)/python benchmarks/refinement.py
+
+tables: $(READY) ## README and docs from the records in results/
+	$(BIN)/python benchmarks/tables.py
 
 demo: $(READY) ## a two-dimensional posterior against its grid: a table and a picture
 	$(BIN)/python examples/two_dimensions.py

@@ -62,11 +62,14 @@ def main() -> None:
     device = torch.device("cpu")
     layer = load_last_layer(options.data, device, num_epochs=options.epochs)
     few = layer.train.subset(torch.randperm(len(layer.train), generator=make_generator(0))[:600])
-    narrow = few.inputs[:200, :10]
+    narrow = few.inputs[:100, few.inputs.std(0).argsort(descending=True)[:4]]
     targets = {
         "2 dimensions, 50 points": toy_target(1),
-        "110 dimensions, 200 points, precision 1": Target.last_layer(narrow, few.targets[:200], prior_precision=1.0),
+        "50 dimensions, 100 points, precision 0.1": Target.last_layer(
+            narrow, few.targets[:100], prior_precision=0.1, num_outputs=10
+        ),
         "850 dimensions, 600 points, precision 5": Target(layer.model, few, 5.0),
+        "850 dimensions, 600 points, precision 0.5": Target(layer.model, few, 0.5),
         "850 dimensions, 60000 points, precision 40": Target(layer.model, layer.train, 40.0),
     }
     results = {}

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.autograd.functional import jacobian
 
-from burnish.bijections import Affine, DiagonalScale, Planar, Radial, Shift, SinhArcsinh
+from burnish.bijections import Affine, DiagonalScale, Planar, Radial, Rotation, Shift, SinhArcsinh
 from burnish.noise import make_generator
 
 DIM = 3
@@ -30,6 +30,7 @@ def planar_of_short_normal(v):
 # from eight numbers in [-20, 20] to a bijection of three dimensions
 FAMILIES = {
     "shift": lambda v: Shift(v[:3]),
+    "rotation": lambda v: Rotation.cosine(v[:3]),
     "diagonal scale": lambda v: DiagonalScale(v[:3]),
     "sinh-arcsinh": lambda v: SinhArcsinh(v[:3], v[3:6]),
     "radial": lambda v: Radial(v[:3], v[3], v[4]),
@@ -299,3 +300,17 @@ def test_planar_without_a_normal_is_a_shift():
     moved, logdet = Planar(raw_u, zero, bias).forward(zero.unsqueeze(0))
     torch.testing.assert_close(moved[0], raw_u * math.tanh(0.7))
     assert logdet.item() == pytest.approx(0.0, abs=1e-15)
+
+
+@pytest.mark.parametrize("dim", [1, 2, 7, 64])
+def test_the_cosine_rotation_is_orthogonal_and_undone_by_its_transpose(dim):
+    rotation = Rotation.cosine(torch.zeros(dim, dtype=torch.float64))
+    eye = torch.eye(dim, dtype=torch.float64)
+    assert torch.allclose(rotation.matrix @ rotation.matrix.T, eye, atol=1e-14)
+    assert torch.allclose(rotation.transposed().forward(rotation.forward(eye)[0])[0], eye, atol=1e-14)
+
+
+def test_the_cosine_rotation_of_the_plane_is_by_an_eighth_turn():
+    half = math.sqrt(0.5)
+    expected = torch.tensor([[half, half], [half, -half]], dtype=torch.float64)
+    assert torch.allclose(Rotation.cosine(torch.zeros(2, dtype=torch.float64)).matrix, expected)

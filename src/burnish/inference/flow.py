@@ -19,7 +19,7 @@ from burnish.target import Target
 
 __all__ = ["FlowFit", "default_bijections", "fit_flow", "paper_protocol"]
 
-_ROTATED_DIM = 128  # dimensions up to which the default flow has a second layer in rotated coordinates
+_ROTATED_DIM = 64  # dimensions up to which the default flow has a second layer in rotated coordinates
 _PLATEAU = 5e-5  # nats for each dimension: below this gain the ELBO counts as level
 
 
@@ -131,6 +131,11 @@ def fit_flow(
     check_positive("learning_rate", learning_rate)
     check_positive("epsilon", epsilon)
     layers = tuple(default_bijections(base) if bijections is None else bijections)
+    if not any(layer.parameters() for layer in layers):
+        raise ValueError(
+            f"`bijections` must have parameters to learn, got {[type(layer).__name__ for layer in layers]}. "
+            "Add a layer such as `SinhArcsinh.identity(base.mean)`, or leave them out for the default."
+        )
     build = FlowPosterior.whitened if whiten else _raw
     source, outer = (Gaussian.standard(base.mean), Affine(base.mean, base.scale)) if whiten else (base, None)
     estimate, size = choose_estimate(target, base, batch_size, control_variate, num_samples, generator)

@@ -1,0 +1,136 @@
+"""Writes the tables of README and docs from the committed records, between their markers.
+
+A marker is a line `<!-- table: NAME -->`; what stands between it and `<!-- end -->` is replaced.
+
+    python benchmarks/tables.py [--check]
+"""
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+MARKED = re.compile(r"(<!-- table: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def load(name: str) -> dict[str, Any]:
+    """One record of results/."""
+    record: dict[str, Any] = json.loads((ROOT / "results" / f"{name}.json").read_text())
+    return record
+
+
+def markdown(header: list[str], rows: list[list[str]]) -> str:
+    """A table, the first column to the left and the others to the right."""
+    lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def refinement_timing() -> str:
+    """Seconds of refinement and of the paper's protocol, in the same rounds."""
+    record = load("refinement-cpu")
+    rows = []
+    for precision, result in record["results"].items():
+        for what, row in result["timing"].items():
+            rows.append([f"precision {precision}: {what}", f"{row['seconds']:.2f}", f"{row['times_ours']:.1f}"])
+    return markdown(["all from cached features", "seconds", "times ours"], rows) + _origin(record)
+
+
+def refinement_posteriors() -> str:
+    """ELBO and k-hat of every posterior of the same target."""
+    record = load("refinement-cpu")
+    rows = []
+    for precision, result in record["results"].items():
+        for row in result["posteriors"]:
+            if "evidence: precision" in row["posterior"]:
+                continue
+            elbo = f"{row['elbo']:.2f} ± {row['elbo_standard_error']:.2f}"
+            rows.append([f"{precision}: {row['posterior']}", elbo, f"{row['khat']:.2f}", f"{row['seconds']:.1f}"])
+    return markdown(["prior precision: posterior", "ELBO", "k-hat", "seconds"], rows) + _origin(record)
+
+
+def compositions() -> str:
+    """ELBO of every composition, for each problem, with its spread over seeds."""
+    record = load("compositions")
+    problems = record["results"]
+    names = [row["composition"] for row in next(iter(problems.values()))]
+    rows = []
+    for i, name in enumerate(names):
+        cells = [f"{p[i]['elbo']:.2f} ± {p[i]['spread']:.2f} ({p[i]['seconds']:.1f} s)" for p in problems.values()]
+        rows.append([name, *cells])
+    return markdown(["composition", *problems], rows) + _origin(record)
+
+
+def control_variate() -> str:
+    """Noise between batches of 512 points, relative to plain batches."""
+    record = load("control-variate")
+    rows = [
+        [name, f"{row['value_ratio']:.1e}", f"{row['gradient_ratio']:.1e}"]
+        for name, row in record["results"]["noise"].items()
+    ]
+    ratio = f"\n\nCost of a step at 60,000 points over that at 6,000: {record['results']['cost_ratio']:.2f}."
+    return markdown(["variance relative to a plain batch", "log posterior", "gradient"], rows) + ratio + _origin(record)
+
+
+def evidence_gap() -> str:
+    """The share of the gap between Laplace's ELBO and the evidence that refinement closes."""
+    record = load("evidence-gap")
+    rows = [
+        [
+            str(row["subset"]),
+            f"{row['elbo_laplace']:.1f}",
+            f"{row['elbo_refined']:.1f}",
+            f"{row['log_evidence']:.1f}",
+            f"{100 * row['closed']:.1f} %",
+            f"{row['seconds']:.2f}",
+        ]
+        for row in record["results"]
+    ]
+    header = ["subset of 600 points", "ELBO, recentred Laplace", "ELBO, refined", "log evidence", "gap closed", "seconds"]
+    return markdown(header, rows) + _origin(record)
+
+
+def _origin(record: dict[str, Any]) -> str:
+    return f"\n\n<sub>{record['device']}, torch {record['versions']['torch']}, commit {record['commit']}.</sub>"
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "refinement-timing": refinement_timing,
+    "refinement-posteriors": refinement_posteriors,
+    "compositions": compositions,
+    "control-variate": control_variate,
+    "evidence-gap": evidence_gap,
+}
+
+
+def rendered(text: str) -> str:
+    """A page with its tables as the records have them."""
+    return MARKED.sub(lambda match: f"{match[1]}{TABLES[match[2]]()}\n{match[3]}", text)
+
+
+def pages() -> list[Path]:
+    """Every page that may hold a table."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def main() -> None:
+    """Rewrites the pages, or with --check says which are out of date."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    check = parser.parse_args().check
+    stale = []
+    for page in pages():
+        text = page.read_text()
+        if rendered(text) != text:
+            stale.append(str(page.relative_to(ROOT)))
+            if not check:
+                page.write_text(rendered(text))
+    print(f"{'out of date' if check else 'written'}: {', '.join(stale) or 'nothing'}")
+    sys.exit(bool(check and stale))
+
+
+if __name__ == "__main__":
+    main()
