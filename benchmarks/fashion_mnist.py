@@ -36,7 +36,7 @@ class LastLayer:
 def load_last_layer(folder: str | None, device: torch.device, *, seed: int = 0, num_epochs: int = 100) -> LastLayer:
     """The last layer of a LeNet trained on Fashion-MNIST; weights and features are kept under .cache."""
     path = CACHE / f"lenet-fashion-mnist-{num_epochs}-epochs-seed-{seed}.safetensors"
-    sets = {split: _read_set(folder, split) for split in ("train", "t10k")}
+    sets = {split: read_set(folder, split) for split in ("train", "t10k")}
     network = lenet(seed)
     if path.exists():
         network.load_state_dict(load_file(path))
@@ -81,7 +81,8 @@ def _train(network: nn.Module, images: Tensor, labels: Tensor, device: torch.dev
             print(f"LeNet, epoch {epoch + 1} of {num_epochs}, {time.perf_counter() - began:.0f} s", flush=True)
 
 
-def _read_set(folder: str | None, split: str) -> tuple[Tensor, Tensor]:
+def read_set(folder: str | None, split: str) -> tuple[Tensor, Tensor]:
+    """Images in [0, 1] and labels of one split, "train" or "t10k"."""
     images = _read_idx(_locate(folder, f"{split}-images-idx3-ubyte.gz"))
     labels = _read_idx(_locate(folder, f"{split}-labels-idx1-ubyte.gz"))
     return torch.from_numpy(images).unsqueeze(1).float() / 255.0, torch.from_numpy(labels).long()

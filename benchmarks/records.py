@@ -1,5 +1,6 @@
 """Records of benchmark runs: what was measured, with what, where, and the table that is printed from it."""
 
+import ctypes
 import json
 import platform
 import subprocess
@@ -50,6 +51,7 @@ def measured(device: torch.device) -> Iterator[dict[str, float]]:
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
     else:
+        ctypes.CDLL(None).malloc_trim(0)  # what earlier blocks freed must not hide what this one allocates
         before = _resident()
         peak = [before]
 
