@@ -2,6 +2,7 @@
 
 import ctypes
 import json
+import math
 import platform
 import subprocess
 import threading
@@ -20,13 +21,13 @@ def write_record(path: Path, config: Mapping[str, Any], results: Any, device: to
     """Writes one JSON record: configuration, commit, versions, device and results."""
     record = {
         "config": dict(config),
-        "commit": _git("rev-parse", "--short", "HEAD") + ("+" if _git("status", "--porcelain", "src", "benchmarks") else ""),
+        "commit": _commit(),
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "device": _describe(device),
         "results": results,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(record, indent=1, allow_nan=True) + "\n")
+    path.write_text(json.dumps(_finite(record), indent=1, allow_nan=False) + "\n")
     print(f"record: {path}")
 
 
@@ -61,13 +62,29 @@ def measured(device: torch.device) -> Iterator[dict[str, float]]:
 
         threading.Thread(target=watch, daemon=True).start()
     began = time.perf_counter()
-    yield report
+    try:
+        yield report
+    finally:
+        done.set()
     if device.type == "cuda":
         torch.cuda.synchronize()
     report["seconds"] = time.perf_counter() - began
-    done.set()
     top = torch.cuda.max_memory_allocated() if device.type == "cuda" else max(peak[0], _resident())
     report["peak_mib"] = (top - before) / 2**20
+
+
+def _finite(value: Any) -> Any:
+    """The record with null for NaN and infinities, which JSON does not have."""
+    if isinstance(value, Mapping):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _commit() -> str:
+    dirty = _git("status", "--porcelain", "src", "benchmarks")
+    return (_git("rev-parse", "--short", "HEAD") or "unknown") + ("+" if dirty else "")
 
 
 def _resident() -> int:

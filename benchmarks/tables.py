@@ -48,7 +48,14 @@ def refinement_posteriors() -> str:
             if "evidence: precision" in row["posterior"]:
                 continue
             elbo = f"{row['elbo']:.2f} ± {row['elbo_standard_error']:.2f}"
-            rows.append([f"{precision}: {row['posterior']}", elbo, f"{row['khat']:.2f}", f"{row['seconds']:.1f}"])
+            rows.append(
+                [
+                    f"{precision}: {row['posterior']}",
+                    elbo,
+                    "∞" if row["khat"] is None else f"{row['khat']:.2f}",
+                    f"{row['seconds']:.1f}",
+                ]
+            )
     return markdown(["prior precision: posterior", "ELBO", "k-hat", "seconds"], rows) + _origin(record)
 
 

@@ -62,7 +62,7 @@ def test_tensor_not_positive(bad):
 
 
 def test_unknown_choice():
-    with pytest.raises(ValueError, match=r"^`structure` must be one of 'full', 'kron', got 'dense'\.$"):
+    with pytest.raises(ValueError, match=r"^`structure` must be one of 'full', 'kron', got 'dense'\. Pass one of them\.$"):
         check_choice("structure", "dense", ["full", "kron"])
 
 

@@ -431,7 +431,7 @@ BAD_DATA = {
     ),
     "four columns": ((draw(3, 2),) * 4, "`data` must give (x, targets) or (x, targets, weights), got 4 column(s)"),
     "loader of inputs": ([draw(3, 2)], "`data` must give (x, targets) or (x, targets, weights), got 1 column(s)"),
-    "loader of lengths": ([(draw(3, 2), draw(2))], "`targets` must have one row for each of the 3 inputs, got shape (2,)"),
+    "loader of lengths": ([(draw(3, 2), draw(2))], "`data` must give columns of one length in every batch, got [3, 2]"),
     "loader of changing columns": ([(draw(1, 2), draw(1)), (draw(1, 2), draw(1), draw(1))], "`data` must"),
 }
 
@@ -464,11 +464,11 @@ BAD_BATCHES = {
     "infinite": ({"inputs": with_entry(-math.inf)}, "`inputs` must be finite"),
     "integers": (
         {"inputs": torch.ones(3, 2).int()},
-        "`inputs` must be floating-point features of shape (N, P), got torch.int32",
+        "`inputs` must be float32 or float64 features of shape (N, P), got torch.int32",
     ),
     "vector": (
         {"inputs": torch.zeros(3)},
-        "`inputs` must be floating-point features of shape (N, P), got torch.float32 of shape",
+        "`inputs` must be float32 or float64 features of shape (N, P), got torch.float32 of shape",
     ),
     "empty": ({"inputs": torch.zeros(0, 2)}, "`inputs` must hold at least one point, got none. Check that the loader"),
     "lengths": ({"targets": torch.zeros(2)}, "`targets` must have one row for each of the 3 inputs, got shape (2,). Check"),

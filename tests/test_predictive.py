@@ -92,6 +92,10 @@ def test_wrong_arguments_are_refused():
     model = Model(LinearHead(3, 5), Categorical())
     with pytest.raises(ValueError, match=r"`inputs` must have shape \(N, 3\) for this head, got \(7, 4\)"):
         predict(model, gaussian(20), torch.zeros(7, 4).double(), generator=make_generator(1))
+    with pytest.raises(TypeError, match="`posterior` must have `sample`, got Tensor"):
+        predict(model, torch.zeros(20), INPUTS, generator=make_generator(1))
+    with pytest.raises(TypeError, match=r"`inputs` must be a torch\.Tensor, got ndarray"):
+        predict(model, gaussian(20), INPUTS.numpy(), generator=make_generator(1))
     with pytest.raises(ValueError, match="`num_samples` must be at least 1, got 0"):
         predict(model, gaussian(20), INPUTS, num_samples=0, generator=make_generator(1))
     with pytest.raises(ValueError, match="`inputs` must be finite, got 21 NaN"):

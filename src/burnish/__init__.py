@@ -15,7 +15,7 @@ from burnish.noise import make_generator
 from burnish.posteriors import DensityPosterior, FlowPosterior, Gaussian, Posterior, SamplePosterior
 from burnish.predictive import Prediction, predict
 from burnish.scales import Dense, Diagonal, Kronecker, Scale
-from burnish.target import Expansion, PriorTuning, SubsampledTarget, Target
+from burnish.target import Expansion, KroneckerCurvature, PriorTuning, SubsampledTarget, Target
 
 __version__ = "0.1.0"
 
@@ -37,6 +37,7 @@ __all__ = [
     "Gaussian",
     "GaussianNoise",
     "Kronecker",
+    "KroneckerCurvature",
     "LaplaceFit",
     "Likelihood",
     "LinearHead",

@@ -37,11 +37,17 @@ def check_positive(name: str, value: float | Tensor, remedy: str = "") -> None:
         raise ValueError(f"`{name}` must be positive and finite, got {value:g}. {remedy}".rstrip())
 
 
+def check_tensor(name: str, value: object, remedy: str = "Convert it with `torch.as_tensor`.") -> None:
+    """Refuses anything that is not a tensor."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"`{name}` must be a torch.Tensor, got {type(value).__name__}. {remedy}")
+
+
 def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
     """Refuses an option that is not in the list."""
     options = list(choices)
     if value not in options:
-        raise ValueError(f"`{name}` must be one of {', '.join(map(repr, options))}, got {value!r}.")
+        raise ValueError(f"`{name}` must be one of {', '.join(map(repr, options))}, got {value!r}. Pass one of them.")
 
 
 def check_finite(name: str, value: Tensor, remedy: str) -> None:
@@ -73,9 +79,18 @@ def available_memory(device: torch.device) -> int:
     try:
         with open("/proc/meminfo") as file:
             fields = dict(line.split(":") for line in file)
-        return int(fields["MemAvailable"].split()[0]) * 1024
+        return min(int(fields["MemAvailable"].split()[0]) * 1024, _container_memory())
     except (OSError, KeyError):  # not Linux: the physical memory is the best bound to be had without a dependency
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _container_memory() -> int:
+    """What a container's limit leaves, where there is one."""
+    try:
+        with open("/sys/fs/cgroup/memory.max") as limit, open("/sys/fs/cgroup/memory.current") as current:
+            return int(limit.read()) - int(current.read())
+    except (OSError, ValueError):  # no such file, or "max": no limit
+        return 2**62
 
 
 def check_memory(what: str, num_bytes: int, device: torch.device, alternative: str) -> None:

@@ -33,9 +33,9 @@ class Batch:
                 raise TypeError(
                     f"`{name}` must be a torch.Tensor, got {type(value).__name__}. Convert it with `torch.as_tensor`."
                 )
-        if self.inputs.ndim < 2 or not self.inputs.is_floating_point():
+        if self.inputs.ndim < 2 or self.inputs.dtype not in (torch.float32, torch.float64):
             raise ValueError(
-                f"`inputs` must be floating-point features of shape (N, P), got {self.inputs.dtype} of shape "
+                f"`inputs` must be float32 or float64 features of shape (N, P), got {self.inputs.dtype} of shape "
                 f"{tuple(self.inputs.shape)}. Pass one row per point."
             )
         if len(self.inputs) == 0:
@@ -268,6 +268,11 @@ def extract_features(
             features = backbone(x.to(where) if isinstance(x, Tensor) else x)
             features = features if features.dtype == torch.float64 else features.float()
             chunks.append([features, *(torch.as_tensor(part).to(where) for part in rest)])
+            if len({len(part) for part in chunks[-1]}) != 1:
+                raise ValueError(
+                    f"`data` must give columns of one length in every batch, got {[len(part) for part in chunks[-1]]} "
+                    f"(features first) in batch {len(chunks)}. Check that inputs and targets come from the same split."
+                )
             if len(chunks[-1]) != len(chunks[0]):
                 raise ValueError(
                     f"`data` must give the same columns in every batch, got {len(chunks[0])}, then {len(chunks[-1])}. "

@@ -60,7 +60,11 @@ class Likelihood(ABC):
 
     def curvature_sum(self, outputs: Tensor, weights: Tensor) -> Tensor:
         """Weighted sum over points of the curvature (C, C), for outputs (N, C) and weights (N,)."""
-        return torch.diag(weights @ self.curvature_diagonal(outputs))
+        total = torch.diag(weights @ self.curvature_diagonal(outputs))
+        coupling = self.curvature_coupling(outputs)
+        if coupling is not None:
+            total -= (coupling.T @ (coupling * weights.unsqueeze(-1))).fill_diagonal_(0.0)
+        return total
 
     def probs(self, outputs: Tensor) -> Tensor:
         """Class probabilities (..., N, K); raises for a likelihood without classes."""
@@ -123,11 +127,6 @@ class Categorical(Likelihood):
         probs = _softmax(outputs)
         weighted = probs * vectors
         return weighted - probs * weighted.sum(-1, keepdim=True)
-
-    def curvature_sum(self, outputs: Tensor, weights: Tensor) -> Tensor:
-        probs = _softmax(outputs)
-        weighted = probs * weights.unsqueeze(-1)
-        return torch.diag(weighted.sum(0)) - probs.T @ weighted
 
     def probs(self, outputs: Tensor) -> Tensor:
         return outputs.softmax(-1)

@@ -126,7 +126,7 @@ class FlowPosterior:
     def from_noise(self, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Standard normal rows (S, d) turned into draws, with the log-determinant of the bijections (S,)."""
         theta = self.base.from_noise(noise)
-        logdet = theta.new_zeros(theta.shape[:-1])
+        logdet = torch.zeros(theta.shape[:-1], dtype=torch.float64, device=theta.device)
         for bijection in self.bijections:
             theta, step = bijection.forward(theta)
             logdet = logdet + step

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from burnish._checks import check_at_least, check_finite, check_like
+from burnish._checks import check_at_least, check_finite, check_like, check_tensor
 from burnish.heads import Model
 from burnish.likelihoods import GaussianNoise
 from burnish.posteriors import Posterior
@@ -76,6 +76,12 @@ def predict(
         keep_samples: whether the result holds every sample's own prediction; without, memory is that of the averages.
     """
     check_at_least("num_samples", num_samples, 1)
+    check_tensor("inputs", inputs)
+    if not hasattr(posterior, "sample"):
+        raise TypeError(
+            f"`posterior` must have `sample`, got {type(posterior).__name__}. Pass a fit's `.posterior`, or wrap draws in "
+            "`SamplePosterior`."
+        )
     if inputs.ndim != 2 or inputs.shape[1] != model.head.num_features:
         raise ValueError(
             f"`inputs` must have shape (N, {model.head.num_features}) for this head, got {tuple(inputs.shape)}. "
@@ -102,7 +108,7 @@ def _predict_rows(model: Model, theta: Tensor, inputs: Tensor, keep_samples: boo
     mean = samples.mean(0)
     return Prediction(
         mean=mean,
-        epistemic_variance=((samples - mean) ** 2).mean(0),
+        epistemic_variance=((samples - mean) ** 2).sum(0) / max(1, len(samples) - 1),
         expected_entropy=None if regression else _entropy(samples).mean(0),
         noise_variance=likelihood.std**2 if isinstance(likelihood, GaussianNoise) else None,
         samples=samples if keep_samples else None,

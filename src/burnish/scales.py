@@ -161,19 +161,25 @@ class Kronecker(Scale):
         check_positive("std", self.std, "Standard deviations of a Gaussian cannot be zero or negative.")
 
     @classmethod
-    def from_precision(cls, left: Tensor, right: Tensor, precision: float, layout: LinearHead) -> "Kronecker":
+    def from_precision(
+        cls, left: Tensor, right: Tensor, precision: float, layout: LinearHead, dtype: torch.dtype | None = None
+    ) -> "Kronecker":
         """The scale of the covariance (left x right + precision I)^-1, for positive semi-definite left and right."""
         left_values, left_vectors = torch.linalg.eigh(left.double())
         right_values, right_vectors = torch.linalg.eigh(right.double())
-        for values in (left_values, right_values):
-            # those of a semi-definite matrix come out slightly negative by rounding, but no more than that
-            if float(values[0]) < -1e-4 * float(values.abs().max()) or not precision > 0.0:
-                raise FitError(
-                    f"left x right + precision I is not positive definite (smallest eigenvalue of a factor "
-                    f"{float(values[0]):.3g}, precision {precision:.3g}); use semi-definite factors, positive precision."
-                )
+        lowest = min(
+            float(left_values[0]) * float(right_values[-1].abs()), float(right_values[0]) * float(left_values[-1].abs())
+        )
+        # those of a semi-definite matrix come out slightly negative by rounding, but no more than that
+        rounding = 1e-6 * float(left_values.abs().max() * right_values.abs().max())
+        if not precision > 0.0 or lowest < -(0.5 * precision + rounding):
+            raise FitError(
+                f"left x right + precision I is not positive definite (smallest eigenvalue of the product {lowest:.3g}, "
+                f"precision {precision:.3g}); use semi-definite factors and a positive precision."
+            )
         std = (torch.outer(left_values.clamp_min(0), right_values.clamp_min(0)) + precision).rsqrt()
-        return cls(left_vectors.to(left), right_vectors.to(right), std.to(left), layout)
+        dtype = left.dtype if dtype is None else dtype
+        return cls(left_vectors.to(dtype), right_vectors.to(dtype), std.to(dtype), layout)
 
     @property
     def dim(self) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from burnish._checks import check_at_least, check_finite, check_like, check_positive
+from burnish._checks import check_at_least, check_finite, check_like, check_positive, check_tensor
 from burnish.features import Batch
 from burnish.heads import LinearHead, Model
 from burnish.likelihoods import Categorical, Likelihood
@@ -58,6 +58,10 @@ class Target:
     """How the prior was chosen, where `tune_prior` did it."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.model, Model):
+            raise TypeError(f"`model` must be a Model, got {type(self.model).__name__}. Pass `Model(head, likelihood)`.")
+        if not isinstance(self.data, Batch):
+            raise TypeError(f"`data` must be a Batch, got {type(self.data).__name__}. Pass `Batch(features, targets)`.")
         head, inputs = self.model.head, self.data.inputs
         if inputs.ndim != 2 or inputs.shape[1] != head.num_features:
             raise ValueError(
@@ -175,7 +179,8 @@ class Target:
             yield inputs[rows], targets[rows], (None if weights is None else weights[rows])
 
     def check_theta(self, theta: Tensor) -> None:
-        """Refuses parameters of the wrong length, dtype or device."""
+        """Refuses parameters of the wrong type, length, dtype or device."""
+        check_tensor("theta", theta)
         if theta.ndim not in (1, 2) or theta.shape[-1] != self.dim:
             raise ValueError(f"`theta` must have shape ({self.dim},) or (S, {self.dim}), got {tuple(theta.shape)}.")
         check_like("theta", theta, self.data.inputs, "`data.inputs`")
@@ -185,7 +190,9 @@ class Target:
         self.check_theta(center)
         if center.ndim != 1:
             raise ValueError(f"`center` must be one vector of shape ({self.dim},), got {tuple(center.shape)}.")
-        if isinstance(hessian, Tensor):
+        if isinstance(hessian, KroneckerCurvature):
+            hessian = KroneckerCurvature(hessian.left.to(center), hessian.right.to(center))
+        else:
             hessian = hessian.to(center)
         value, gradient = self.log_prob_and_grad(center)
         value = value - self.log_prior(center)

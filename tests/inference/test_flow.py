@@ -8,6 +8,7 @@ from problems import binary, classification, regression
 
 from burnish.bijections import Affine, DiagonalScale, Planar, Radial, Rotation, Shift, SinhArcsinh
 from burnish.diagnostics import elbo
+from burnish.errors import FitError
 from burnish.inference.flow import default_bijections, fit_flow, paper_protocol
 from burnish.inference.laplace import fit_laplace
 from burnish.noise import make_generator, standard_normal
@@ -237,6 +238,9 @@ def test_any_gaussian_can_be_refined():
         ({"batch_size": 0}, "`batch_size` must be at least 1"),
         ({"num_samples": 0}, "`num_samples` must be at least 1"),
         ({"num_samples": 3}, "`num_samples` must be even"),
+        ({"num_evaluation_samples": 33}, "`num_evaluation_samples` must be even"),
+        ({"num_evaluation_samples": 0}, "`num_evaluation_samples` must be at least 1"),
+        ({"bijections": [Shift.identity(torch.zeros(3).double())]}, "must act on the base's 16 dimensions"),
         ({"learning_rate": 0.0}, "`learning_rate` must be positive"),
         ({"max_steps": 0}, "`max_steps` must be at least 1"),
     ],
@@ -245,6 +249,20 @@ def test_wrong_options_are_refused(options, message):
     target = classification()
     with pytest.raises(ValueError, match=message):
         fit_flow(target, fit_laplace(target).posterior, generator=make_generator(0), **options)
+
+
+def test_an_ascent_that_ends_nowhere_is_a_fit_error():
+    target = classification()
+    options = {"learning_rate": 1e300, "keep_best": False, "stop_early": False, "max_steps": 30}
+    with pytest.raises(FitError, match="use a smaller `learning_rate`"):
+        fit_flow(target, fit_laplace(target).posterior, generator=make_generator(0), **options)
+
+
+@pytest.mark.parametrize("bijections", [SinhArcsinh, [SinhArcsinh], [Shift.identity(torch.zeros(16))]])
+def test_wrong_bijections_are_refused(bijections):
+    target = classification()
+    with pytest.raises(TypeError, match="bijections"):
+        fit_flow(target, fit_laplace(target).posterior, generator=make_generator(0), bijections=bijections)
 
 
 def test_wrong_bases_are_refused():

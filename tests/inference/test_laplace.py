@@ -4,13 +4,19 @@ import math
 
 import pytest
 import torch
-from problems import binary, classification, regression, regression_truth
+from problems import binary, classification, features, regression, regression_truth
 from test_mode import DEGENERATE
 
+from burnish.errors import FitError
 from burnish.inference.curvature import diagonal_hessian, full_hessian
+from burnish.inference.flow import fit_flow
 from burnish.inference.laplace import STRUCTURES, fit_laplace
+from burnish.inference.prior import tune_prior
+from burnish.likelihoods import GaussianNoise
 from burnish.noise import make_generator
+from burnish.predictive import predict
 from burnish.scales import Kronecker
+from burnish.target import Target
 
 
 def test_conjugate_regression_is_exact():
@@ -107,3 +113,52 @@ def test_wrong_options_are_refused():
         fit_laplace(classification(), structure="dense")
     with pytest.raises(ValueError, match="`start` must be given without `recentre`"):
         fit_laplace(classification(), recentre=False)
+
+
+def large_and_separable() -> Target:
+    inputs = 30 * features(300, 20, dtype=torch.float32)
+    return Target.last_layer(inputs, (inputs[:, 0] > 0).long(), prior_precision=1e-3)
+
+
+def large_duplicates() -> Target:
+    inputs = 10 * features(200, 4, dtype=torch.float32)
+    labels = torch.arange(200) % 3
+    return Target.last_layer(torch.cat([inputs, inputs], 1), labels, prior_precision=1e-4)
+
+
+def one_class_only() -> Target:
+    return Target.last_layer(
+        features(60, 3, dtype=torch.float32), torch.zeros(60).long(), prior_precision=1e-4, num_outputs=3
+    )
+
+
+@pytest.mark.filterwarnings("ignore:the evidence is best at the bound")
+@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("make", [large_and_separable, large_duplicates, one_class_only])
+def test_single_precision_survives_weak_priors_and_degenerate_data(make, structure):
+    """Rounding of a float32 Hessian is larger than such a prior: directions that only the prior holds must survive it."""
+    target = make()
+    fit = fit_laplace(target, structure=structure)
+    exact = Target(target.model, target.data.to(dtype=torch.float64), target.prior_precision)
+    reference = fit_laplace(exact, structure=structure)
+    assert fit.converged
+    assert fit.log_evidence == pytest.approx(reference.log_evidence, abs=0.5)
+    refined = fit_flow(target, fit.posterior, generator=make_generator(0), max_steps=40)
+    prediction = predict(target.model, refined.posterior, target.data.inputs, generator=make_generator(0))
+    assert bool(torch.isfinite(prediction.probs).all())
+    assert tune_prior(target, structure=structure).prior_precision > 0
+
+
+def test_what_cannot_fit_is_refused_before_the_search(monkeypatch):
+    monkeypatch.setattr("burnish._checks.available_memory", lambda device: 2**10)
+    monkeypatch.setattr("burnish.inference.laplace.find_mode", lambda *_: pytest.fail("searched first"))
+    with pytest.raises(MemoryError, match="use structure='kron'"):
+        fit_laplace(classification())
+
+
+def test_targets_beyond_the_numbers_are_a_fit_error():
+    target = Target.last_layer(
+        features(20, 2, dtype=torch.float32), 1e25 * torch.ones(20), prior_precision=1.0, likelihood=GaussianNoise(1.0)
+    )
+    with pytest.raises(FitError, match="scale features and targets"):
+        fit_laplace(target)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from problems import binary, classification, regression, regression_truth
+from problems import binary, classification, features, regression, regression_truth
 from sklearn.linear_model import LogisticRegression
 
 from burnish.errors import FitError
@@ -111,7 +111,7 @@ def test_degenerate_data_has_a_finite_mode(make):
 
 
 def test_features_whose_squares_overflow_are_a_fit_error():
-    huge = 1e30 * torch.randn(20, 2, generator=make_generator(0))
+    huge = 1e200 * features(20, 2)
     with pytest.raises(FitError, match="scale the features"):
         find_mode(Target.last_layer(huge, torch.arange(20) % 2, prior_precision=1.0))
 

@@ -73,6 +73,23 @@ def test_held_out_scores_are_those_of_monte_carlo():
 
 
 @pytest.mark.filterwarnings("ignore:the validation is best at the bound")
+def test_held_out_scores_of_regression_are_exact():
+    """The predictive is Gaussian, with the posterior's variance plus the noise; also where the former dominates."""
+    target = regression(num_points=6, std=0.05)
+    validation = Batch(features(50, 4, seed=7), features(50, 2, seed=8))
+    tuned = tune_prior(target, validation=validation, precisions=[100.0, 1.0])
+    assert tuned.tuning is not None
+    for _, precision, score in tuned.tuning.candidates:
+        mean, covariance, _ = regression_truth(target.with_prior(precision))
+        head, design = target.model.head, target.model.head.augment(validation.inputs)
+        block = covariance[:4, :4], covariance[:4, 8:9], covariance[8:9, 8:9]
+        joint = torch.cat([torch.cat([block[0], block[1]], 1), torch.cat([block[1].T, block[2]], 1)])
+        variance = (design @ joint * design).sum(1, keepdim=True) + 0.05**2
+        predictive = torch.distributions.Normal(head(mean, validation.inputs), variance.sqrt())
+        assert score == pytest.approx(float(predictive.log_prob(validation.targets).sum(1).mean()), rel=1e-8)
+
+
+@pytest.mark.filterwarnings("ignore:the validation is best at the bound")
 def test_the_best_held_out_candidate_is_taken():
     target = classification(num_points=40)
     validation = held_out(target)
@@ -126,3 +143,18 @@ def test_wrong_arguments_are_refused():
         tune_prior(target, validation=Batch(torch.zeros(5, 3).double(), torch.full((5,), 9)))
     with pytest.raises(ValueError, match="`structure` must be one of"):
         tune_prior(target, structure="block")
+    with pytest.raises(TypeError, match="`validation` must be a Batch, got tuple"):
+        tune_prior(target, validation=(target.data.inputs, target.data.targets))
+    with pytest.raises(TypeError, match=r"`validation\.inputs` must be torch\.float64"):
+        tune_prior(target, validation=target.data.to(dtype=torch.float32))
+    with pytest.raises(TypeError, match="`precisions` must be several numbers"):
+        tune_prior(target, precisions=3.0)
+    with pytest.raises(TypeError, match="`prior_means` must map names to means, got list"):
+        tune_prior(target, prior_means=[0.0])
+    with pytest.raises(ValueError, match="must be one number to be tuned, got 16 of them"):
+        tune_prior(target.with_prior(torch.ones(16, dtype=torch.float64)))
+
+
+def test_candidates_for_regression_have_no_temperature():
+    target = regression()
+    assert set(prior_mean_candidates(target.model, torch.zeros(10, dtype=torch.float64), target.data)) == {"zero", "head"}

@@ -50,7 +50,7 @@ def ascend(objective: Callable[[Tensor], tuple[Tensor, Tensor]], start: Tensor, 
     decay_end = options.max_steps
     trace: list[Tensor] = []
     best, best_window = start.detach().clone(), _Window(-math.inf, 0.0)
-    converged, num_flat = not options.stop_early, 0
+    converged, num_flat = False, 0
     while len(trace) < decay_end:
         terms, surrogate = objective(values)
         (grad,) = torch.autograd.grad(surrogate, values)
@@ -74,7 +74,8 @@ def ascend(objective: Callable[[Tensor], tuple[Tensor, Tensor]], start: Tensor, 
         if options.stop_early and num_flat >= _FLAT and step < decay_start:
             converged, decay_start = True, step
             decay_end = min(options.max_steps, step + max(_DECAY, step))
-    final = _window(trace, 0)
+    final, rising = _compare_windows(trace, options.plateau)
+    converged = converged or not rising
     # the best of many windows is best by chance, too: the last one must be clearly below it
     margin = options.plateau + 3.0 * math.hypot(final.noise, best_window.noise)
     ended_below = options.keep_best and best_window.mean > final.mean + margin

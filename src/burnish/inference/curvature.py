@@ -17,11 +17,24 @@ __all__ = ["diagonal_hessian", "full_hessian", "hessian_product", "kronecker_hes
 
 _CHUNK_ENTRIES = {"cpu": 2**21, "cuda": 2**26}  # entries of the weighted copies of the inputs made at a time
 _MIN_ROWS = 64
+_ROUNDINGS = 32  # rounding errors of the Hessian's largest entry that may add up in one of its eigenvalues
+
+
+def check_dense_memory(target: Target) -> None:
+    """Refuses to begin what ends in a d x d matrix, its factor and the inverse of that, where they do not fit."""
+    check_memory(
+        f"the full Hessian of {target.dim} parameters",
+        6 * target.dim**2 * 8,  # measured: the matrix, its factor and inverse, and the copies in between
+        target.data.inputs.device,
+        "use structure='kron' or structure='diagonal' instead.",
+    )
 
 
 @torch.no_grad()
-def full_hessian(target: Target, theta: Tensor) -> Tensor:
+def full_hessian(target: Target, theta: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
     """The exact Hessian (d, d) of the negative log-likelihood at theta (d,), summed in float64.
+
+    Products are made in the dtype of theta, or in `dtype`.
 
     With curvature `diag - u u^T` off the diagonal, block row c is a product of the inputs weighted by u_c with those
     weighted by u_c, u_c+1, ...: C wide products over views of one weighted copy.
@@ -29,19 +42,15 @@ def full_hessian(target: Target, theta: Tensor) -> Tensor:
     target.check_theta(theta)
     head, likelihood = target.model.head, target.model.likelihood
     width = head.num_features + head.bias
-    check_memory(
-        f"the full Hessian of {head.dim} parameters",
-        3 * head.dim**2 * 8,
-        theta.device,
-        "use structure='kron' or structure='diagonal' instead.",
-    )
+    check_dense_memory(target)
+    dtype = theta.dtype if dtype is None else dtype
     total = torch.zeros(head.num_outputs, width, head.num_outputs, width, dtype=torch.float64, device=theta.device)
     rows = max(_MIN_ROWS, min(len(target.data), _CHUNK_ENTRIES.get(theta.device.type, 2**21) // head.dim))
     # one buffer for all chunks: allocating it anew each time costs more than filling it
-    buffer = theta.new_empty(rows, head.num_outputs, width)
+    buffer = torch.empty(rows, head.num_outputs, width, dtype=dtype, device=theta.device)
     for start in range(0, len(target.data), rows):
-        inputs, weights = _augmented_rows(target, slice(start, start + rows))
-        outputs = target.model(theta, target.data.inputs[start : start + rows])
+        inputs, weights = (part.to(dtype) for part in _augmented_rows(target, slice(start, start + rows)))
+        outputs = target.model(theta.to(dtype), target.data.inputs[start : start + rows].to(dtype))
         diagonal, coupling = likelihood.curvature_diagonal(outputs), likelihood.curvature_coupling(outputs)
         copies = buffer[: len(inputs)]
         torch.mul((diagonal * weights.unsqueeze(-1)).unsqueeze(-1), inputs.unsqueeze(1), out=copies)
@@ -86,11 +95,25 @@ def diagonal_hessian(target: Target, theta: Tensor) -> Tensor:
     return total
 
 
+def needs_double(target: Target, theta: Tensor) -> bool:
+    """Whether rounding of a Hessian in the target's dtype exceeds its prior precision.
+
+    Softmax leaves directions that only the prior holds. There the curvature is a difference of large numbers, and
+    when its rounding error is larger than the prior's precision, the matrix is no longer positive definite.
+    """
+    if theta.dtype == torch.float64:
+        return False
+    largest = float(diagonal_hessian(target, theta).max())
+    smallest = float(torch.as_tensor(target.prior_precision).min())
+    return _ROUNDINGS * torch.finfo(theta.dtype).eps * largest > smallest
+
+
 @torch.no_grad()
 def kronecker_hessian(target: Target, theta: Tensor) -> KroneckerCurvature:
     """The mean curvature between outputs times the Gram matrix of the inputs.
 
-    An approximation: it is exact only where the curvature is the same at every point.
+    An approximation: it is exact only where the curvature is the same at every point. Float64, as eigenvalues near zero
+    matter.
     """
     target.check_theta(theta)
     head = target.model.head
@@ -104,7 +127,7 @@ def kronecker_hessian(target: Target, theta: Tensor) -> KroneckerCurvature:
         mass += float(weights.sum(dtype=torch.float64))
     if not bool(torch.isfinite(left).all() and torch.isfinite(right).all()):
         raise FitError("the curvature left the finite numbers; scale the features, or use float64.")
-    return KroneckerCurvature((left / mass).to(theta.dtype), right.to(theta.dtype))
+    return KroneckerCurvature(left / mass, right)
 
 
 @torch.no_grad()

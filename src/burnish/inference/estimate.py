@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from burnish.inference.curvature import full_hessian, hessian_product, kronecker_hessian
+from burnish.inference.curvature import check_dense_memory, full_hessian, hessian_product, kronecker_hessian
 from burnish.posteriors import Gaussian
 from burnish.scales import Dense
 from burnish.target import Expansion, SubsampledTarget, Target
@@ -92,6 +92,7 @@ def expand_at(target: Target, base: Gaussian) -> Expansion:
     """
     if not isinstance(base.scale, Dense):
         return target.expand(base.mean, kronecker_hessian(target, base.mean))
+    check_dense_memory(target)
     factor = base.scale.factor.double()
     eye = torch.eye(len(factor), dtype=torch.float64, device=factor.device)
     inverse = torch.linalg.solve_triangular(factor, eye, upper=False)

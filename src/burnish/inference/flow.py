@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from burnish._checks import check_at_least, check_positive
+from burnish._checks import check_at_least, check_like, check_positive
 from burnish.bijections import Affine, Bijection, Radial, Rotation, Shift, SinhArcsinh
+from burnish.errors import FitError
 from burnish.inference.ascent import AscentOptions, ascend
 from burnish.inference.estimate import Estimate, choose_estimate
 from burnish.noise import check_generator, standard_normal
@@ -20,6 +21,7 @@ from burnish.target import Target
 __all__ = ["FlowFit", "default_bijections", "fit_flow", "paper_protocol"]
 
 _ROTATED_DIM = 64  # dimensions up to which the default flow has a second layer in rotated coordinates
+_EVALUATION_ENTRIES = 2**24  # outputs computed for a final ELBO, where that allows between 32 and 512 samples
 _PLATEAU = 5e-5  # nats for each dimension: below this gain the ELBO counts as level
 
 
@@ -34,13 +36,13 @@ class FlowFit:
     base_elbo: float
     """The same for the base, from the same noise."""
     gain: float
-    """elbo - base_elbo; never negative with `keep_best`."""
+    """elbo - base_elbo on the evaluation samples; never negative with `keep_best`, which compares by it."""
     gain_standard_error: float
     """Of the paired difference."""
     trace: Tensor
     """(steps, 2): the ELBO estimated at each step, and its standard error."""
     converged: bool
-    """Whether the ELBO stopped rising before the steps ran out."""
+    """Whether the ELBO had stopped rising when the steps ended."""
     batch_size: int | None
     """Points seen at each step; None for all of them."""
     seconds: float
@@ -98,7 +100,7 @@ def fit_flow(
     max_steps: int = 1000,
     stop_early: bool = True,
     keep_best: bool = True,
-    num_evaluation_samples: int = 32,
+    num_evaluation_samples: int | None = None,
 ) -> FlowFit:
     """Refines `base` towards the target by stochastic gradient ascent on the ELBO.
 
@@ -122,20 +124,20 @@ def fit_flow(
         stop_early: whether to hold the learning rate until the ELBO has plateaued and then let it fall to zero; otherwise
             it falls along a cosine over all steps.
         keep_best: whether the best flow seen is kept, and the base itself where that is better still.
-        num_evaluation_samples: for the final ELBOs of flow and base, on all data.
+        num_evaluation_samples: for the final ELBOs of flow and base, on all data; an even number, by the size of the data
+            when not given.
     """
     began = time.perf_counter()
     _check_arguments(target, base, generator, batch_size)
-    check_at_least("num_samples", num_samples, 1)
     check_at_least("max_steps", max_steps, 1)
     check_positive("learning_rate", learning_rate)
     check_positive("epsilon", epsilon)
-    layers = tuple(default_bijections(base) if bijections is None else bijections)
-    if not any(layer.parameters() for layer in layers):
-        raise ValueError(
-            f"`bijections` must have parameters to learn, got {[type(layer).__name__ for layer in layers]}. "
-            "Add a layer such as `SinhArcsinh.identity(base.mean)`, or leave them out for the default."
-        )
+    _check_pairs("num_samples", num_samples, antithetic)
+    if num_evaluation_samples is None:
+        entries = len(target.data) * target.model.head.num_outputs
+        num_evaluation_samples = 2 * min(256, max(16, _EVALUATION_ENTRIES // (2 * entries)))
+    _check_pairs("num_evaluation_samples", num_evaluation_samples, True)
+    layers = default_bijections(base) if bijections is None else _check_bijections(bijections, base)
     build = FlowPosterior.whitened if whiten else _raw
     source, outer = (Gaussian.standard(base.mean), Affine(base.mean, base.scale)) if whiten else (base, None)
     estimate, size = choose_estimate(target, base, batch_size, control_variate, num_samples, generator)
@@ -151,6 +153,8 @@ def fit_flow(
     elbo, base_elbo = _elbo_terms(target, posterior, noise), _elbo_terms(target, build(base, ()), noise)
     if keep_best and not float((elbo - base_elbo).mean()) > 0.0:
         posterior, elbo = build(base, ()), base_elbo
+    if not bool(torch.isfinite(elbo).all()):
+        raise FitError("the ascent left the finite numbers; use a smaller `learning_rate`, or `keep_best=True`.")
     return FlowFit(
         posterior=posterior,
         elbo=float(elbo.mean()),
@@ -175,6 +179,31 @@ def _check_arguments(target: Target, base: Gaussian, generator: torch.Generator,
             raise ValueError(f"`batch_size` must be an integer, None (all data) or 'auto', got {batch_size!r}.")
     elif batch_size is not None:
         check_at_least("batch_size", batch_size, 1)
+
+
+def _check_pairs(name: str, count: int, antithetic: bool) -> None:
+    check_at_least(name, count, 1)
+    if antithetic and count % 2:
+        raise ValueError(f"`{name}` must be even for antithetic pairs, got {count}. Pass {count + 1}, say.")
+
+
+def _check_bijections(bijections: Sequence[Bijection], base: Gaussian) -> tuple[Bijection, ...]:
+    layers = tuple(bijections) if isinstance(bijections, Sequence) else (bijections,)
+    remedy = "Pass a list such as `[SinhArcsinh.identity(base.mean), Shift.identity(base.mean)]`."
+    for layer in layers:
+        if not isinstance(layer, Bijection):
+            raise TypeError(f"`bijections` must be Bijections, got {layer!r}. {remedy}")
+        for name, parameter in layer.parameters().items():
+            check_like(f"bijections: {type(layer).__name__}.{name}", parameter, base.mean, "the base")
+            if parameter.ndim and len(parameter) != base.dim:
+                raise ValueError(
+                    f"`bijections` must act on the base's {base.dim} dimensions, got {type(layer).__name__}.{name} of "
+                    f"length {len(parameter)}. {remedy}"
+                )
+    if not any(layer.parameters() for layer in layers):
+        names = [type(layer).__name__ for layer in layers]
+        raise ValueError(f"`bijections` must have parameters to learn, got {names}. {remedy}")
+    return layers
 
 
 def _raw(base: Gaussian, bijections: Sequence[Bijection]) -> FlowPosterior:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from burnish._checks import check_choice
-from burnish.inference.curvature import diagonal_hessian, full_hessian, kronecker_hessian
+from burnish.inference.curvature import check_dense_memory, diagonal_hessian, full_hessian, kronecker_hessian, needs_double
 from burnish.inference.mode import Mode, find_mode
 from burnish.posteriors import Gaussian
 from burnish.scales import Dense, Diagonal, Kronecker, Scale
@@ -25,12 +25,13 @@ class LaplaceFit:
 
     posterior: Gaussian
     log_evidence: float
-    """Laplace's estimate of log p(targets | inputs); exact for a Gaussian target."""
+    """Laplace's estimate of log p(targets | inputs); exact for a Gaussian target, at its mode and with its full Hessian."""
     gradient_norm: float
     """Of the target at the posterior's mean: zero at the mode."""
     iterations: int
     """Newton steps taken to get there; 0 without recentring."""
     converged: bool
+    """Whether the search for the mode ended at one; True where there was none."""
     seconds: float
 
 
@@ -51,6 +52,7 @@ def fit_laplace(
     check_choice("structure", structure, STRUCTURES)
     if start is None and not recentre:
         raise ValueError("`start` must be given without `recentre`, got None. Pass the network's parameters `theta`.")
+    _check_structure(target, structure)
     began = time.perf_counter()
     if recentre:
         mode = find_mode(target, start)
@@ -70,18 +72,28 @@ def fit_laplace(
     )
 
 
+def _check_structure(target: Target, structure: str) -> None:
+    """Refuses, before any work, what would not fit or has no meaning."""
+    if structure == "full":
+        check_dense_memory(target)
+    elif structure == "kron" and isinstance(target.prior_precision, Tensor) and target.prior_precision.ndim:
+        raise ValueError(
+            f"`structure` 'kron' needs one prior precision for all parameters, got {len(target.prior_precision)} of them. "
+            "Use structure='full' or structure='diagonal'."
+        )
+
+
 def _scale(target: Target, theta: Tensor, structure: str) -> Scale:
     precision = torch.as_tensor(target.prior_precision, dtype=torch.float64, device=theta.device)
     if structure == "full":
-        hessian = full_hessian(target, theta)
-        hessian.diagonal().add_(precision)
-        return Dense.from_precision(hessian, theta.dtype)
+        return Dense.from_precision(_full_precision(target, theta, precision), theta.dtype)
     if structure == "diagonal":
         return Diagonal((diagonal_hessian(target, theta) + precision).rsqrt().to(theta.dtype))
-    if precision.ndim:
-        raise ValueError(
-            f"`structure` 'kron' needs one prior precision for all parameters, got {tuple(precision.shape)} of them. "
-            "Use structure='full' or structure='diagonal'."
-        )
     curvature = kronecker_hessian(target, theta)
-    return Kronecker.from_precision(curvature.left, curvature.right, float(precision), target.model.head)
+    return Kronecker.from_precision(curvature.left, curvature.right, float(precision), target.model.head, theta.dtype)
+
+
+def _full_precision(target: Target, theta: Tensor, precision: Tensor) -> Tensor:
+    hessian = full_hessian(target, theta, dtype=torch.float64 if needs_double(target, theta) else None)
+    hessian.diagonal().add_(precision)
+    return hessian

@@ -1,25 +1,28 @@
 """The mode of a target: Newton's method with conjugate gradients on cached features.
 
 The log posterior of a linear head is concave. Each Newton system is solved by conjugate gradients with exact Hessian
-products (two matrix products over the data each), preconditioned by the Kronecker approximation of the same Hessian, and
-only as accurately as the current step deserves. No Hessian is formed, so the cost is linear in the data and in d.
+products (two matrix products over the data each), and only as accurately as the current step deserves. They are
+preconditioned by the Hessian of a part of the data where d is small enough to factorise it, and by the Kronecker
+approximation where it is not: then no d x d matrix is formed.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from burnish._checks import check_at_least, check_positive
+from burnish._checks import check_at_least, check_finite, check_positive, check_tensor
 from burnish.errors import FitError
-from burnish.inference.curvature import full_hessian, hessian_product, kronecker_hessian
+from burnish.inference.curvature import full_hessian, hessian_product, kronecker_hessian, needs_double
 from burnish.scales import Kronecker
 from burnish.target import Target
 
 __all__ = ["Mode", "find_mode"]
 
 _DENSE_DIM = 3000  # parameters up to which a dense preconditioner is formed and factorised
+_STALLED, _STALLED_DECREMENT = 3, 0.05  # steps without progress, and standard deviations from the mode, that may end it
 _STALE_PRODUCTS = 12  # products in one Newton step from which on a fresh preconditioner pays
 _DENSE_POINTS, _DENSE_POINTS_PER_DIM = 4096, 4  # points its Hessian is taken from
 
@@ -49,10 +52,19 @@ def find_mode(target: Target, start: Tensor | None = None, *, tolerance: float =
     """
     check_positive("tolerance", tolerance)
     check_at_least("max_iterations", max_iterations, 1)
+    if start is not None:
+        check_tensor("start", start)
     theta = target.prior.mean if start is None else start.detach().clone()
     target.check_theta(theta)
+    if theta.ndim != 1:
+        raise ValueError(f"`start` must be one vector of shape ({target.dim},), got {tuple(theta.shape)}.")
+    check_finite("start", theta, "Check the network's weights, or leave `start` out.")
+    if needs_double(target, theta):
+        found = find_mode(_in_double(target), theta.double(), tolerance=tolerance, max_iterations=max_iterations)
+        return replace(found, theta=found.theta.to(theta.dtype))
     value, grad = target.log_prob_and_grad(theta)
     decrement, iteration, converged = float("inf"), 0, False
+    lowest, num_stalled = float("inf"), 0
     precondition = _preconditioner(target, theta)
     while iteration < max_iterations and not converged:
         iteration += 1
@@ -60,18 +72,30 @@ def find_mode(target: Target, start: Tensor | None = None, *, tolerance: float =
         if num_products > _STALE_PRODUCTS:
             precondition = _preconditioner(target, theta)
         slope = float(step.double() @ grad.double())
-        if not slope > 0.0:  # the gradient is rounding noise, or zero
-            decrement, converged = 0.0, True
+        if not (math.isfinite(slope) and math.isfinite(float(value))):
+            raise FitError("the mode search left the finite numbers; scale features and targets, or use float64.")
+        if slope <= 0.0:  # no way up that rounding does not hide: at the mode, if it was close before
+            converged = lowest < _STALLED_DECREMENT or not bool(grad.any())
             break
         decrement = slope**0.5
-        converged = decrement < tolerance
+        num_stalled = 0 if decrement < 0.9 * lowest else num_stalled + 1
+        lowest = min(lowest, decrement)
+        # at the rounding error of the gradient the decrement no longer falls: close enough, if it is small
+        converged = decrement < tolerance or (num_stalled >= _STALLED and decrement < _STALLED_DECREMENT)
         theta, value, grad, moved = _line_search(target, theta, step, value, grad, slope)
         if not moved:  # no uphill step to be told apart from rounding
             converged = converged or decrement < 1.0
             break
-    if not bool(torch.isfinite(theta).all()):
-        raise FitError("the mode search left the finite numbers; scale the features, or use a larger `prior_precision`.")
     return Mode(theta, float(grad.double().norm()), decrement, iteration, converged)
+
+
+def _in_double(target: Target) -> Target:
+    """The same target in float64."""
+    precision, mean = (
+        value.double() if isinstance(value, Tensor) else value for value in (target.prior_precision, target.prior_mean)
+    )
+    data = target.data.to(dtype=torch.float64)
+    return replace(target, data=data, prior_precision=precision, prior_mean=mean)
 
 
 def _newton_step(
@@ -130,7 +154,7 @@ def _dense_factor(target: Target, theta: Tensor) -> Tensor:
 def _kronecker_preconditioner(target: Target, theta: Tensor) -> Callable[[Tensor], Tensor]:
     curvature = kronecker_hessian(target, theta)
     precision = float(torch.as_tensor(target.prior_precision, dtype=torch.float64).mean())
-    scale = Kronecker.from_precision(curvature.left, curvature.right, precision, target.model.head)
+    scale = Kronecker.from_precision(curvature.left, curvature.right, precision, target.model.head, theta.dtype)
     return lambda vector: scale.matmul(scale.transpose_matmul(vector))
 
 

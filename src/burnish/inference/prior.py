@@ -4,17 +4,21 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from numbers import Real
 
 import torch
 from torch import Tensor
 
-from burnish._checks import check_choice, check_positive
+from burnish._checks import check_choice, check_like, check_positive
+from burnish.errors import FitError
 from burnish.features import Batch
 from burnish.heads import Model
 from burnish.inference.curvature import kronecker_hessian
 from burnish.inference.laplace import STRUCTURES, fit_laplace
 from burnish.inference.mode import find_mode
 from burnish.inference.temperature import fit_temperature
+from burnish.likelihoods import GaussianNoise
+from burnish.noise import make_generator, standard_normal
 from burnish.scales import Kronecker
 from burnish.target import PriorTuning, Target
 
@@ -22,13 +26,20 @@ __all__ = ["prior_mean_candidates", "tune_prior"]
 
 _BOUNDS = (1e-4, 1e6)
 _GRID = tuple(10.0 ** (k / 2) for k in range(10, -9, -1))  # half decades, from 1e5 down to 1e-4
+_BOUND_REASONS = ("the classes may be separable", "the features may say nothing beyond the prior mean")
 _PATIENCE = 4  # steps down the path without a new best after which it is left
 _CLOSE = 0.05  # in log precision: where the search for the best evidence ends
-_NUM_POINTS = 128  # quasi-random points over which a predictive is averaged
+_NUM_POINTS = 256  # samples of the outputs over which a predictive is averaged
+_CHUNK_ENTRIES = 2**23  # entries of one block of such samples
 
 
 def prior_mean_candidates(model: Model, theta: Tensor, validation: Batch) -> dict[str, float | Tensor]:
-    """Zero, the network's head, and the head scaled by the temperature that suits the held-out data best."""
+    """Zero, the network's head, and the head scaled by the temperature that suits the held-out data best.
+
+    For regression, which has no temperature, the first two.
+    """
+    if isinstance(model.likelihood, GaussianNoise):
+        return {"zero": 0.0, "head": theta}
     temperature = fit_temperature(model, theta, validation).temperature
     return {"zero": 0.0, "head": theta, "scaled head": theta / temperature}
 
@@ -55,17 +66,30 @@ def tune_prior(
             evidence compares them too.
         precisions: the path's, when the default (1e5 to 1e-4 in half decades, finer around the best) does not fit;
             with evidence, the lowest and the highest are its bounds.
-        structure: of the Laplace posterior whose evidence is climbed, as in `fit_laplace`.
+        structure: of the Laplace posterior whose evidence is climbed, as in `fit_laplace`; without meaning for held-out
+            data.
     """
     check_choice("structure", structure, STRUCTURES)
+    if isinstance(target.prior_precision, Tensor) and target.prior_precision.ndim:
+        raise ValueError(
+            f"`target.prior_precision` must be one number to be tuned, got {len(target.prior_precision)} of them. "
+            "Start from `target.with_prior(1.0)`."
+        )
+    if prior_means is not None and not isinstance(prior_means, Mapping):
+        raise TypeError(
+            f"`prior_means` must map names to means, got {type(prior_means).__name__}. Pass `{{'head': theta}}`, say."
+        )
     means = {"given": target.prior_mean} if prior_means is None else dict(prior_means)
     if not means:
         raise ValueError("`prior_means` must hold at least one candidate, got none. Leave it out to keep the target's own.")
     if precisions is not None:
+        if isinstance(precisions, Real):
+            raise TypeError("`precisions` must be several numbers, got one. Pass a list, or fix it with `with_prior`.")
+        precisions = [float(value) for value in precisions]
         if not precisions:
             raise ValueError("`precisions` must hold at least one value, got none. Leave it out for the default path.")
         for value in precisions:
-            check_positive("precisions", float(value), "They are inverse variances of the prior.")
+            check_positive("precisions", value, "They are inverse variances of the prior.")
     if validation is not None:
         validation = _check_validation(target, validation)
     candidates: list[tuple[str, float, float]] = []
@@ -82,7 +106,7 @@ def tune_prior(
     if at_bound:
         warnings.warn(
             f"the {criterion} is best at the bound of the prior precision, {precision:g} (searched {low:g} to {high:g}); "
-            "pass wider `precisions`, or, where the classes can be separated, a precision of your own.",
+            f"pass wider `precisions`, or a precision of your own: {_BOUND_REASONS[precision > math.sqrt(low * high)]}.",
             stacklevel=2,
         )
     tuning = PriorTuning(criterion, tuple(candidates), name, precision, at_bound)
@@ -94,13 +118,18 @@ def _scalar(target: Target) -> float:
 
 
 def _check_validation(target: Target, validation: Batch) -> Batch:
+    if not isinstance(validation, Batch):
+        raise TypeError(f"`validation` must be a Batch, got {type(validation).__name__}. Pass `extract_features(...)`.")
+    check_like("validation.inputs", validation.inputs, target.data.inputs, "`target.data.inputs`")
     head, likelihood = target.model.head, target.model.likelihood
     if validation.inputs.ndim != 2 or validation.inputs.shape[1] != head.num_features:
         raise ValueError(
             f"`validation` must have features of shape (N, {head.num_features}), got {tuple(validation.inputs.shape)}. "
             "Extract them with the same backbone."
         )
-    return replace(validation, targets=likelihood.check_targets(validation.targets, head.num_outputs))
+    targets = likelihood.check_targets(validation.targets, head.num_outputs)
+    targets = targets.to(validation.inputs.dtype) if targets.is_floating_point() else targets
+    return replace(validation, targets=targets)
 
 
 def _follow_path(target: Target, validation: Batch, precisions: Sequence[float] | None) -> list[tuple[float, float]]:
@@ -130,22 +159,37 @@ def _follow_path(target: Target, validation: Batch, precisions: Sequence[float] 
 
 @torch.no_grad()
 def _held_out_nll(target: Target, theta: Tensor, validation: Batch) -> float:
-    """Mean NLL of the predictive of a Kronecker-factored Laplace posterior at theta, without randomness.
+    """Mean NLL of the predictive of a Kronecker-factored Laplace posterior at theta, the same for the same arguments.
 
-    Under that posterior, the outputs of one point are independent Gaussians once rotated by `left`: a few
-    quasi-random points in as many dimensions as there are outputs replace samples of all parameters.
+    Under that posterior the outputs of one point are independent Gaussians once rotated by `left`, so samples of the
+    outputs replace those of all parameters. Every candidate sees the same noise.
     """
-    head, curvature = target.model.head, kronecker_hessian(target, theta)
-    scale = Kronecker.from_precision(curvature.left, curvature.right, _scalar(target), head)
-    rotated = head.augment(validation.inputs) @ scale.right
-    std = (rotated**2 @ (scale.std**2).T).sqrt()
-    sobol = torch.quasirandom.SobolEngine(head.num_outputs)  # type: ignore[no-untyped-call]
-    noise = torch.special.ndtri(sobol.draw(_NUM_POINTS + 1, dtype=torch.float64)[1:]).to(theta)  # the first is zero
-    outputs = target.model(theta, validation.inputs) + (noise.unsqueeze(1) * std) @ scale.left.T
-    log_prob = target.model.likelihood.log_prob(outputs, validation.targets).double()
-    predictive = log_prob.logsumexp(0) - math.log(_NUM_POINTS)
-    weights = torch.ones_like(predictive) if validation.weights is None else validation.weights.double()
-    return -float(weights @ predictive / weights.sum())
+    head, likelihood, curvature = target.model.head, target.model.likelihood, kronecker_hessian(target, theta)
+    scale = Kronecker.from_precision(curvature.left, curvature.right, _scalar(target), head, theta.dtype)
+    noise = _fixed_noise(head.num_outputs).to(theta)
+    weights = validation.inputs.new_ones(len(validation)) if validation.weights is None else validation.weights
+    rows = max(1, _CHUNK_ENTRIES // (len(noise) * head.num_outputs))
+    total = 0.0
+    for start in range(0, len(validation), rows):
+        chunk = slice(start, start + rows)
+        inputs, targets = validation.inputs[chunk], validation.targets[chunk]
+        variance = (head.augment(inputs) @ scale.right) ** 2 @ (scale.std**2).T
+        outputs = target.model(theta, inputs)
+        if isinstance(likelihood, GaussianNoise):  # Gaussian noise on a Gaussian output: no samples needed
+            spread = variance @ (scale.left**2).T + likelihood.std**2
+            log_prob = -0.5 * ((targets - outputs) ** 2 / spread + (2.0 * math.pi * spread).log()).sum(-1)
+        else:
+            sampled = outputs + (noise.unsqueeze(1) * variance.sqrt()) @ scale.left.T
+            log_prob = likelihood.log_prob(sampled, targets).logsumexp(0) - math.log(len(noise))
+        total -= float(weights[chunk].double() @ log_prob.double())
+    return total / float(weights.sum(dtype=torch.float64))
+
+
+def _fixed_noise(num_outputs: int) -> Tensor:
+    """Standard normal (S, C) from a generator of its own: pairs of opposite sign, and variance one in every column."""
+    half = torch.zeros(num_outputs, dtype=torch.float64)
+    noise = standard_normal(_NUM_POINTS, half, generator=make_generator(0), antithetic=True)
+    return noise / noise.square().mean(0).sqrt()
 
 
 def _climb_evidence(target: Target, precisions: Sequence[float] | None, structure: str) -> list[tuple[float, float]]:
@@ -162,8 +206,11 @@ def _climb_evidence(target: Target, precisions: Sequence[float] | None, structur
         nonlocal start
         precision = math.exp(log_precision)
         if precision not in found:
-            fit = fit_laplace(target.with_prior(precision), start, structure=structure)
-            start, found[precision] = fit.posterior.mean, fit.log_evidence
+            try:
+                fit = fit_laplace(target.with_prior(precision), start, structure=structure)
+                start, found[precision] = fit.posterior.mean, fit.log_evidence
+            except FitError:  # too weak a prior for the numbers at hand: not a candidate
+                found[precision] = -math.inf
         return found[precision]
 
     _parabola_search(evidence_at, math.log(_scalar(target)), math.log(low), math.log(high))

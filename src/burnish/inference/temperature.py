@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from burnish._checks import check_like
 from burnish.features import Batch
 from burnish.heads import Model
 from burnish.likelihoods import GaussianNoise
@@ -39,6 +40,7 @@ def fit_temperature(model: Model, theta: Tensor, data: Batch) -> TemperatureFit:
     """
     if isinstance(model.likelihood, GaussianNoise):
         raise TypeError("`model` must be a classifier for temperature scaling, got GaussianNoise. Tune its `std` instead.")
+    check_like("theta", theta, data.inputs, "`data.inputs`")
     targets = model.likelihood.check_targets(data.targets, model.head.num_outputs)
     outputs = model(theta, data.inputs).double()
     weights = outputs.new_ones(len(data)) if data.weights is None else data.weights.double()
