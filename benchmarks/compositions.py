@@ -81,7 +81,7 @@ def main() -> None:
             for seed in range(options.seeds):
                 generator = make_generator(seed)
                 fit = fit_flow(target, base, generator=generator, bijections=build(generator))
-                elbos.append(diagnostics.elbo(target, fit.posterior, num_samples=500, generator=make_generator(99)).value)
+                elbos.append(diagnostics.elbo(target, fit.posterior, num_samples=2000, generator=make_generator(99)).value)
                 seconds.append(fit.seconds)
             row = {"composition": composition, "elbo": statistics.mean(elbos), "spread": statistics.stdev(elbos)}
             rows.append(row | {"seconds": statistics.median(seconds)})

@@ -58,7 +58,7 @@ def compare(seed: int) -> tuple[Target, Grid, Gaussian, FlowPosterior]:
     """Laplace and its refinement for one data set, with the grid to judge them by."""
     target = toy_target(seed)
     laplace = fit_laplace(target).posterior
-    refined = fit_flow(target, laplace, generator=make_generator(seed), num_samples=32).posterior
+    refined = fit_flow(target, laplace, generator=make_generator(seed)).posterior
     return target, make_grid(target, laplace), laplace, refined
 
 

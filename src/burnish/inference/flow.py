@@ -20,7 +20,7 @@ from burnish.target import Target
 
 __all__ = ["FlowFit", "default_bijections", "fit_flow", "paper_protocol"]
 
-_ROTATED_DIM = 64  # dimensions up to which the default flow has a second layer in rotated coordinates
+_FEW_DIMS = 64  # up to so many, a second layer in rotated coordinates, and more samples
 _EVALUATION_ENTRIES = 2**24  # outputs computed for a final ELBO, where that allows between 32 and 512 samples
 _PLATEAU = 5e-5  # nats for each dimension: below this gain the ELBO counts as level
 
@@ -54,7 +54,7 @@ def default_bijections(base: Gaussian) -> tuple[Bijection, ...]:
     Chosen by measurement: docs/decisions/0003-default-flow.md.
     """
     skewness, shift = SinhArcsinh.identity(base.mean), Shift.identity(base.mean)
-    if not 2 <= base.dim <= _ROTATED_DIM:
+    if not 2 <= base.dim <= _FEW_DIMS:
         return skewness, shift
     rotation = Rotation.cosine(base.mean)
     return skewness, rotation, skewness, rotation.transposed(), shift
@@ -90,7 +90,7 @@ def fit_flow(
     generator: torch.Generator,
     bijections: Sequence[Bijection] | None = None,
     whiten: bool = True,
-    num_samples: int = 8,
+    num_samples: int | None = None,
     antithetic: bool = True,
     batch_size: int | str | None = "auto",
     control_variate: bool = True,
@@ -111,7 +111,7 @@ def fit_flow(
         bijections: the flow's layers with their starting values, the first one applied first; `default_bijections(base)`
             when not given.
         whiten: whether the layers act on the coordinates in which the base is standard normal, or on raw parameters.
-        num_samples: of the posterior at each step.
+        num_samples: of the posterior at each step; 8 when not given, and 32 in up to 64 dimensions, where they cost little.
         antithetic: whether samples come in pairs of opposite noise.
         batch_size: points at each step; None for all, "auto" for all of a small data set and otherwise as few as keep the
             noise of choosing them comparable with that of the samples.
@@ -132,6 +132,8 @@ def fit_flow(
     check_at_least("max_steps", max_steps, 1)
     check_positive("learning_rate", learning_rate)
     check_positive("epsilon", epsilon)
+    if num_samples is None:
+        num_samples = 32 if base.dim <= _FEW_DIMS else 8
     _check_pairs("num_samples", num_samples, antithetic)
     if num_evaluation_samples is None:
         entries = len(target.data) * target.model.head.num_outputs
