@@ -112,15 +112,18 @@ def needs_double(target: Target, theta: Tensor) -> bool:
 def kronecker_hessian(target: Target, theta: Tensor) -> KroneckerCurvature:
     """The mean curvature between outputs times the Gram matrix of the inputs.
 
-    An approximation: it is exact only where the curvature is the same at every point. Float64, as eigenvalues near zero
-    matter.
+    An approximation: it is exact only where the curvature is the same at every point. Summed in float64, and multiplied in
+    it too where rounding of eigenvalues near zero would exceed the prior precision.
     """
     target.check_theta(theta)
     head = target.model.head
+    if needs_double(target, theta):
+        theta = theta.double()
     left = torch.zeros(head.num_outputs, head.num_outputs, dtype=torch.float64, device=theta.device)
     right, mass = left.new_zeros(head.num_features + head.bias, head.num_features + head.bias), 0.0
     for inputs, _, weights in target.chunks(theta):
-        weights = inputs.new_ones(len(inputs)) if weights is None else weights
+        inputs = inputs.to(theta)
+        weights = inputs.new_ones(len(inputs)) if weights is None else weights.to(theta)
         left += target.model.likelihood.curvature_sum(target.model(theta, inputs), weights)
         augmented = head.augment(inputs)
         right += augmented.T @ (augmented * weights.unsqueeze(-1))
