@@ -9,7 +9,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from burnish.features import Backbone, Batch, extract_features, split_last_layer
+from burnish.batches import Batch
+from burnish.features import Backbone, extract_features, split_last_layer
 from burnish.likelihoods import Bernoulli, Categorical, GaussianNoise
 from burnish.noise import make_generator
 
@@ -326,7 +327,9 @@ def test_refusals(case, x):
 def test_failing_forward_leaves_the_network_alone():
     network = mixed_modes(randomise(mlp()))
     before = photograph(network)
-    with pytest.raises(RuntimeError, match="mat1 and mat2"):
+    with pytest.raises(
+        ValueError, match=r"`network` must take the inputs it is given, .* fails with RuntimeError: mat1 and"
+    ):
         split_last_layer(network, example=draw(7, 5))
     assert_unchanged(network, before)
 
@@ -411,7 +414,7 @@ def test_extraction_leaves_the_module_alone(backbone, x, untouched_rng):
 
 def test_extraction_restores_modes_after_a_failure(backbone):
     before = photograph(backbone)
-    with pytest.raises(RuntimeError, match="mat1 and mat2"):
+    with pytest.raises(ValueError, match=r"`data` must hold inputs that the network takes, .* batch 1 .*: mat1 and mat2"):
         extract_features(backbone, (draw(7, 5), torch.zeros(7)))
     assert_unchanged(backbone, before)
 
@@ -431,7 +434,7 @@ BAD_DATA = {
     ),
     "four columns": ((draw(3, 2),) * 4, "`data` must give (x, targets) or (x, targets, weights), got 4 column(s)"),
     "loader of inputs": ([draw(3, 2)], "`data` must give (x, targets) or (x, targets, weights), got 1 column(s)"),
-    "loader of lengths": ([(draw(3, 2), draw(2))], "`data` must give columns of one length in every batch, got [3, 2]"),
+    "loader of lengths": ([(draw(3, 2), draw(2))], "`data` must have columns of one length, got [3, 2]"),
     "loader of changing columns": ([(draw(1, 2), draw(1)), (draw(1, 2), draw(1), draw(1))], "`data` must"),
 }
 

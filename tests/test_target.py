@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import distributions
 
-from burnish.features import Batch
+from burnish.batches import Batch
 from burnish.heads import LinearHead, Model
 from burnish.inference.curvature import full_hessian, kronecker_hessian
 from burnish.likelihoods import Bernoulli, Categorical, GaussianNoise

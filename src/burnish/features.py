@@ -1,100 +1,78 @@
 """From a trained network to cached features: splitting off the last layer, and running the rest once."""
 
-from collections.abc import Callable, Iterable, Iterator
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from burnish._checks import check_at_least, check_finite, check_positive
+from burnish._checks import check_at_least, check_finite
+from burnish.batches import Batch, read_batches, to_device
 from burnish.heads import LinearHead, Model
 from burnish.likelihoods import Categorical, Likelihood
 
-__all__ = ["Backbone", "Batch", "extract_features", "split_last_layer"]
-
-
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """Inputs of a head, their targets and, where wanted, a positive weight for each point.
-
-    A weight multiplies the log-likelihood of its point: weight 2 counts a point twice.
-    """
-
-    inputs: Tensor
-    targets: Tensor
-    weights: Tensor | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("inputs", "targets", "weights"):
-            value = getattr(self, name)
-            if not isinstance(value, Tensor) and not (name == "weights" and value is None):
-                raise TypeError(
-                    f"`{name}` must be a torch.Tensor, got {type(value).__name__}. Convert it with `torch.as_tensor`."
-                )
-        if self.inputs.ndim < 2 or self.inputs.dtype not in (torch.float32, torch.float64):
-            raise ValueError(
-                f"`inputs` must be float32 or float64 features of shape (N, P), got {self.inputs.dtype} of shape "
-                f"{tuple(self.inputs.shape)}. Pass one row per point."
-            )
-        if len(self.inputs) == 0:
-            raise ValueError("`inputs` must hold at least one point, got none. Check that the loader is not empty.")
-        if self.targets.ndim == 0 or len(self.targets) != len(self.inputs):
-            raise ValueError(
-                f"`targets` must have one row for each of the {len(self.inputs)} inputs, got shape "
-                f"{tuple(self.targets.shape)}. Check that both come from the same split."
-            )
-        check_finite("inputs", self.inputs, "Check the network's activations on these points, or drop the rows.")
-        if self.weights is not None:
-            if tuple(self.weights.shape) != (len(self.inputs),):
-                raise ValueError(
-                    f"`weights` must have shape ({len(self.inputs)},), one for each point, got {tuple(self.weights.shape)}."
-                )
-            check_positive("weights", self.weights, "Leave out points that should not count.")
-            object.__setattr__(self, "weights", self.weights.to(self.inputs))
-        if self.targets.device != self.inputs.device:
-            object.__setattr__(self, "targets", self.targets.to(self.inputs.device))
-
-    def __len__(self) -> int:
-        return len(self.inputs)
-
-    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "Batch":
-        """The same points elsewhere, or with floating-point values in another precision."""
-        targets = self.targets.to(device, dtype if self.targets.is_floating_point() else None)
-        weights = None if self.weights is None else self.weights.to(device, dtype)
-        return Batch(self.inputs.to(device, dtype), targets, weights)
-
-    def subset(self, index: Tensor | slice) -> "Batch":
-        """The points at `index`."""
-        weights = None if self.weights is None else self.weights[index]
-        return Batch(self.inputs[index], self.targets[index], weights)
+__all__ = ["Backbone", "extract_features", "split_last_layer"]
 
 
 @contextmanager
 def evaluation_mode(module: nn.Module) -> Iterator[None]:
     """Every submodule in eval mode inside, each one's own mode restored after."""
-    modes = [(part, part.training) for part in module.modules()]
+    training = [part for part in module.modules() if part.training]
     try:
-        for part, _ in modes:
+        for part in training:
             part.training = False
         yield
     finally:
-        for part, mode in modes:
-            part.training = mode
+        for part in training:
+            part.training = True
 
 
 class Backbone(nn.Module):
     """A network without its last linear layer. It shares the network's parameters and always runs in eval mode."""
 
-    def __init__(self, network: nn.Module) -> None:
+    def __init__(self, network: nn.Module, head: str = "") -> None:
         super().__init__()
         self.network = network
+        self.head = head
+        """The name that the layer had in the network."""
+        self._layer: tuple[nn.Module, ...] = ()
 
-    def forward(self, x: Any) -> Tensor:
-        """Features (N, P) of the inputs."""
+    @classmethod
+    def cut(cls, network: nn.Module, head: str) -> "Backbone":
+        """The network without the layer of that name, unverified: `split_last_layer` verifies."""
+        layer = network.get_submodule(head)
+        backbone = cls(_without(network, layer, {}), head)
+        backbone._layer = (layer,)  # in a tuple it is not a submodule
+        return backbone
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """Moves the layer that was cut off as well: the network it is shared with stays in one place."""
+        for layer in self._layer:
+            layer._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Features (N, P) of the inputs, which are what the network takes."""
         with evaluation_mode(self.network):
-            return self.network(x)  # type: ignore[no-any-return]
+            return self.network(*args, **kwargs)  # type: ignore[no-any-return]
+
+
+def call_network(network: nn.Module, x: Any) -> Any:
+    """The network's output for one batch of inputs, as `read_batches` gives them.
+
+    A dictionary goes in as keywords where the network's `forward` knows the keys; its only entry goes in by itself where
+    it does not; failing both, the dictionary is the argument.
+    """
+    if not isinstance(x, Mapping):
+        return network(x)
+    inner = network.network if isinstance(network, Backbone) else network
+    parameters = inspect.signature(inner.forward).parameters
+    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
+    if takes_any or all(key in parameters for key in x):
+        return network(**x)
+    return network(next(iter(x.values())) if len(x) == 1 else x)
 
 
 def split_last_layer(
@@ -128,7 +106,7 @@ def split_last_layer(
         theta = torch.cat(parts).to(dtype)
         linear = LinearHead(layer.in_features, layer.out_features, layer.bias is not None)
         model = Model(linear, Categorical() if likelihood is None else likelihood)
-        backbone = Backbone(_without(network, layer, {}))
+        backbone = Backbone.cut(network, name)
         _verify_split(backbone, model, theta, name, output, example)
     return backbone, model, theta
 
@@ -152,7 +130,12 @@ def _trace_head(network: nn.Module, head: str | None, example: Any) -> tuple[str
 
     hooks = [part.register_forward_hook(record(name)) for name, part in linears.items()]
     try:
-        output = network(example)
+        output = call_network(network, example)
+    except Exception as error:  # whatever the user's forward raises
+        raise ValueError(
+            f"`network` must take the inputs it is given, but on the first batch it fails with {type(error).__name__}: "
+            f"{error}. Pass inputs of the shape, type and form that it was trained on."
+        ) from error
     finally:
         for hook in hooks:
             hook.remove()
@@ -221,7 +204,7 @@ def _without(module: nn.Module, layer: nn.Module, copies: dict[int, nn.Module]) 
 def _verify_split(backbone: Backbone, model: Model, theta: Tensor, name: str, output: Tensor, example: Any) -> None:
     reason = ""
     try:
-        features = backbone(example)
+        features = call_network(backbone, example)
         if not isinstance(features, Tensor) or features.shape != (len(output), model.head.num_features):
             reason = f"the rest of the network gives {getattr(features, 'shape', type(features))}"
         elif not _close(model(theta, features.to(theta.dtype)), output.to(theta.dtype), half=features.dtype != theta.dtype):
@@ -241,10 +224,9 @@ def _close(a: Tensor, b: Tensor, half: bool = False) -> bool:
     return bool(torch.isfinite(a).all()) and float((a - b).abs().max()) <= tolerance * scale
 
 
-@torch.no_grad()
 def extract_features(
     backbone: nn.Module,
-    data: Iterable[Any] | tuple[Any, ...],
+    data: Iterable[Any] | Mapping[str, Any] | tuple[Any, ...],
     *,
     device: torch.device | str | None = None,
     batch_size: int = 512,
@@ -253,63 +235,60 @@ def extract_features(
 
     Args:
         backbone: a module that returns features (N, P), as `split_last_layer` gives it.
-        data: a loader of `(x, targets)` or `(x, targets, weights)` batches, or one such tuple of tensors.
-        device: where inputs go and features stay; the backbone's own when not given.
-        batch_size: rows per pass when `data` is a tuple of tensors.
+        data: a loader whose batches are `(x, targets)`, `(x, targets, weights)` or dictionaries with the targets under
+            "labels", "targets" or "y"; or one such tuple or dictionary of tensors or arrays; or a `Dataset`.
+        device: where features stay; the backbone's own when not given, which is also where inputs go.
+        batch_size: rows per pass where `data` does not come in batches.
 
     Returns:
         A `Batch`; half-precision features are kept as float32.
     """
+    return extract_named("data", backbone, data, device=device, batch_size=batch_size)
+
+
+@torch.no_grad()
+def extract_named(
+    name: str, backbone: nn.Module, data: Any, *, device: torch.device | str | None = None, batch_size: int = 512
+) -> Batch:
+    """`extract_features` for an argument of another name, for messages."""
     check_at_least("batch_size", batch_size, 1)
-    where = torch.device(device) if device is not None else _device_of(backbone)
+    home, dtype = place_of(backbone, device)
+    where = home if device is None else torch.device(device)
     chunks: list[list[Tensor]] = []
     with evaluation_mode(backbone):
-        for x, *rest in _batches(data, batch_size):
-            features = backbone(x.to(where) if isinstance(x, Tensor) else x)
-            features = features if features.dtype == torch.float64 else features.float()
-            chunks.append([features, *(torch.as_tensor(part).to(where) for part in rest)])
+        for x, *rest in read_batches(name, data, batch_size):
+            try:
+                features = call_network(backbone, to_device(x, home, dtype))
+            except Exception as error:  # whatever the user's forward raises
+                raise ValueError(
+                    f"`{name}` must hold inputs that the network takes, but on batch {len(chunks) + 1} it fails with "
+                    f"{type(error).__name__}: {error}"
+                ) from error
+            if not bool(torch.isfinite(features).all()):
+                raise ValueError(
+                    f"`{name}` must give finite features, got NaN or infinity in batch {len(chunks) + 1}. "
+                    "Check the network's activations on these points, or drop them."
+                )
+            features = features.to(where, torch.float64 if features.dtype == torch.float64 else torch.float32)
+            chunks.append([features, *(part.to(where) for part in rest)])
             if len({len(part) for part in chunks[-1]}) != 1:
                 raise ValueError(
-                    f"`data` must give columns of one length in every batch, got {[len(part) for part in chunks[-1]]} "
+                    f"`{name}` must give columns of one length in every batch, got {[len(part) for part in chunks[-1]]} "
                     f"(features first) in batch {len(chunks)}. Check that inputs and targets come from the same split."
                 )
             if len(chunks[-1]) != len(chunks[0]):
                 raise ValueError(
-                    f"`data` must give the same columns in every batch, got {len(chunks[0])}, then {len(chunks[-1])}. "
+                    f"`{name}` must give the same columns in every batch, got {len(chunks[0])}, then {len(chunks[-1])}. "
                     "Give weights with all batches or with none."
                 )
     if not chunks:
-        raise ValueError("`data` must hold at least one batch, got an empty loader. Check the data set and the sampler.")
+        raise ValueError(f"`{name}` must hold at least one batch, got an empty loader. Check the data set and the sampler.")
     return Batch(*(torch.cat(column) for column in zip(*chunks, strict=True)))
 
 
-def _batches(data: Iterable[Any] | tuple[Any, ...], batch_size: int) -> Iterator[tuple[Any, ...]]:
-    if isinstance(data, tuple):
-        columns = tuple(torch.as_tensor(column) for column in data)
-        _check_columns(columns)
-        if len({len(column) for column in columns}) != 1:
-            raise ValueError(
-                f"`data` must have columns of one length, got {[len(column) for column in columns]}. "
-                "Check that inputs and targets come from the same split."
-            )
-        for start in range(0, len(columns[0]), batch_size):
-            yield tuple(column[start : start + batch_size] for column in columns)
-        return
-    for batch in data:
-        columns = tuple(batch) if isinstance(batch, tuple | list) else (batch,)
-        _check_columns(columns)
-        yield columns
-
-
-def _check_columns(columns: tuple[Any, ...]) -> None:
-    if len(columns) not in (2, 3):
-        raise ValueError(
-            f"`data` must give (x, targets) or (x, targets, weights), got {len(columns)} column(s). "
-            "Wrap the loader so that each batch is such a tuple."
-        )
-
-
-def _device_of(module: nn.Module) -> torch.device:
-    for tensor in (*module.parameters(), *module.buffers()):
-        return tensor.device
-    return torch.device("cpu")
+def place_of(module: nn.Module, otherwise: torch.device | str | None = None) -> tuple[torch.device, torch.dtype | None]:
+    """Device and floating-point type of a module's parameters; of one without any, the other device and no type."""
+    tensors = [*module.parameters(), *module.buffers()]
+    dtypes = [tensor.dtype for tensor in tensors if tensor.is_floating_point()]
+    device = tensors[0].device if tensors else torch.device("cpu" if otherwise is None else otherwise)
+    return device, dtypes[0] if dtypes else None

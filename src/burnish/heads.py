@@ -39,7 +39,7 @@ class LinearHead:
         outputs = weight.reshape(-1, self.num_features) @ inputs.T
         if bias is not None:
             outputs = outputs + bias.reshape(-1, 1)
-        return outputs.view(*theta.shape[:-1], self.num_outputs, len(inputs)).transpose(-1, -2)
+        return outputs.view(*theta.shape[:-1], self.num_outputs, inputs.shape[0]).transpose(-1, -2)
 
     def pullback(self, cotangents: Tensor, inputs: Tensor) -> Tensor:
         """The transpose of the Jacobian: (..., N, C) on outputs to (..., d) on parameters, in one matrix product."""

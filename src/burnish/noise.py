@@ -17,7 +17,7 @@ def make_generator(seed: int, device: torch.device | str = "cpu") -> torch.Gener
         torch.Size([2])
     """
     check_at_least("seed", seed, 0)
-    return torch.Generator(device).manual_seed(seed)
+    return torch.Generator(device).manual_seed(int(seed))
 
 
 def check_generator(generator: torch.Generator, device: torch.device) -> None:
