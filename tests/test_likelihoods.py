@@ -273,3 +273,43 @@ def test_bad_noise(std):
         ValueError, match=r"`std` must be positive and finite, got .* standard deviation of the observation noise"
     ):
         GaussianNoise(std)
+
+
+@pytest.mark.parametrize("strided", [False, True])
+def test_the_average_predicts_what_samples_predict_on_average(name, strided):
+    outputs = 3 * draw(7, NUM_POINTS, OUTPUTS[name])
+    outputs = outputs.transpose(-1, -2).contiguous().transpose(-1, -2) if strided else outputs
+    likelihood = LIKELIHOODS[name]
+    average = likelihood.average(outputs)
+    assert average.shape == outputs.shape[1:]
+    if name == "gaussian":
+        torch.testing.assert_close(average, outputs.mean(0))
+    else:
+        torch.testing.assert_close(likelihood.probs(average), likelihood.probs(outputs).mean(0))
+    if name == "categorical":
+        torch.testing.assert_close(average.exp().sum(-1), torch.ones(NUM_POINTS, dtype=torch.float64))
+
+
+def test_the_average_of_one_sample_is_the_sample(name):
+    outputs = 3 * draw(1, NUM_POINTS, OUTPUTS[name])
+    expected = outputs[0].log_softmax(-1) if name == "categorical" else outputs[0]
+    torch.testing.assert_close(LIKELIHOODS[name].average(outputs), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", ["categorical", "bernoulli"])
+def test_the_average_of_extreme_logits(name, dtype):
+    """Probabilities of 1 and 0 by rounding: the logarithms still have their digits, and a gradient."""
+    logits = torch.tensor([[[500.0, -500.0]], [[-500.0, 500.0]], [[500.0, -300.0]]], dtype=dtype)[..., : OUTPUTS[name]]
+    logits.requires_grad_()
+    average = LIKELIHOODS[name].average(logits)
+    (gradient,) = torch.autograd.grad(average.sum(), logits)
+    assert bool(average.isfinite().all())
+    assert bool(gradient.isfinite().all())
+    if name == "categorical":
+        torch.testing.assert_close(average.exp().detach(), torch.tensor([[2 / 3, 1 / 3]], dtype=dtype))
+    else:
+        torch.testing.assert_close(average.sigmoid().detach(), torch.tensor([[2 / 3]], dtype=dtype))
+    alike = LIKELIHOODS[name].average(logits.detach()[:1].expand(4, -1, -1))
+    expected = logits.detach()[0].log_softmax(-1) if name == "categorical" else logits.detach()[0]
+    torch.testing.assert_close(alike, expected)

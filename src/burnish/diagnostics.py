@@ -11,7 +11,7 @@ from burnish.heads import LinearHead
 from burnish.posteriors import DensityPosterior
 from burnish.target import Target
 
-__all__ = ["Elbo", "Importance", "class_contrasts", "elbo", "importance", "median_bandwidth", "mmd"]
+__all__ = ["Elbo", "Importance", "class_contrasts", "elbo", "importance", "log_ratios", "median_bandwidth", "mmd"]
 
 _CHUNK_ENTRIES = 2**22  # entries of one block of a kernel matrix, 32 MiB each
 _CHUNK_DRAWS = 64  # draws whose log posterior is computed at once
@@ -152,17 +152,23 @@ def elbo(target: Target, posterior: DensityPosterior, *, num_samples: int = 256,
         generator: on the device of the posterior.
     """
     check_at_least("num_samples", num_samples, 2, "A standard error needs two draws.")
+    values = log_ratios(target, posterior, num_samples, generator=generator)
+    return Elbo(value=float(values.mean()), standard_error=float(values.std()) / math.sqrt(num_samples))
+
+
+@torch.no_grad()
+def log_ratios(target: Target, posterior: DensityPosterior, num_draws: int, *, generator: torch.Generator) -> Tensor:
+    """The log target less the log density of the posterior (S,), float64, at independent draws of it."""
     if not isinstance(posterior, DensityPosterior):
         raise TypeError(
             f"`posterior` must have a density (`log_prob` and `sample_and_log_prob`), got {type(posterior).__name__}. "
             "Compare samples without density by `mmd`."
         )
-    terms = []
-    for start in range(0, num_samples, _CHUNK_DRAWS):
-        theta, log_q = posterior.sample_and_log_prob(min(_CHUNK_DRAWS, num_samples - start), generator=generator)
-        terms.append(target.log_prob_and_grad(theta)[0] - log_q.double())
-    values = torch.cat(terms)
-    return Elbo(value=float(values.mean()), standard_error=float(values.std()) / math.sqrt(num_samples))
+    parts = []
+    for start in range(0, num_draws, _CHUNK_DRAWS):
+        theta, log_q = posterior.sample_and_log_prob(min(_CHUNK_DRAWS, num_draws - start), generator=generator)
+        parts.append(target.log_prob(theta) - log_q.double())
+    return torch.cat(parts)
 
 
 def _check_samples(name: str, samples: Tensor, minimum: int) -> None:

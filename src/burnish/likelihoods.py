@@ -66,6 +66,10 @@ class Likelihood(ABC):
             total -= (coupling.T @ (coupling * weights.unsqueeze(-1))).fill_diagonal_(0.0)
         return total
 
+    @abstractmethod
+    def average(self, outputs: Tensor) -> Tensor:
+        """The outputs (N, C) that predict alone what samples of outputs (S, N, C) predict on average."""
+
     def probs(self, outputs: Tensor) -> Tensor:
         """Class probabilities (..., N, K); raises for a likelihood without classes."""
         raise TypeError(f"{type(self).__name__} has no classes, so no probabilities; use the predicted mean.")
@@ -128,6 +132,9 @@ class Categorical(Likelihood):
         weighted = probs * vectors
         return weighted - probs * weighted.sum(-1, keepdim=True)
 
+    def average(self, outputs: Tensor) -> Tensor:
+        return outputs.log_softmax(-1).logsumexp(0) - math.log(outputs.shape[0])
+
     def probs(self, outputs: Tensor) -> Tensor:
         return outputs.softmax(-1)
 
@@ -179,6 +186,10 @@ class Bernoulli(Likelihood):
     def curvature_diagonal(self, outputs: Tensor) -> Tensor:
         return outputs.sigmoid() * (-outputs).sigmoid()
 
+    def average(self, outputs: Tensor) -> Tensor:
+        logsigmoid = torch.nn.functional.logsigmoid  # of both signs: one minus a probability would lose its digits
+        return logsigmoid(outputs).logsumexp(0) - logsigmoid(-outputs).logsumexp(0)
+
     def probs(self, outputs: Tensor) -> Tensor:
         return torch.cat([(-outputs).sigmoid(), outputs.sigmoid()], dim=-1)
 
@@ -191,6 +202,7 @@ class GaussianNoise(Likelihood):
 
     def __post_init__(self) -> None:
         check_positive("std", self.std, "It is the standard deviation of the observation noise.")
+        object.__setattr__(self, "std", float(self.std))
 
     def check_outputs(self, num_outputs: int) -> None:
         if num_outputs < 1:
@@ -216,3 +228,6 @@ class GaussianNoise(Likelihood):
 
     def curvature_diagonal(self, outputs: Tensor) -> Tensor:
         return torch.full_like(outputs, self.std**-2)
+
+    def average(self, outputs: Tensor) -> Tensor:
+        return outputs.mean(0)

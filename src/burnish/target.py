@@ -14,30 +14,70 @@ import torch
 from torch import Tensor
 
 from burnish._checks import check_at_least, check_finite, check_like, check_positive, check_tensor
-from burnish.features import Batch
+from burnish.batches import Batch
 from burnish.heads import LinearHead, Model
 from burnish.likelihoods import Categorical, Likelihood
 from burnish.noise import check_generator
 from burnish.posteriors import Gaussian
 from burnish.scales import Diagonal
 
-__all__ = ["Expansion", "KroneckerCurvature", "PriorTuning", "SubsampledTarget", "Target"]
+__all__ = ["Expansion", "KroneckerCurvature", "PriorCandidate", "PriorTuning", "SubsampledTarget", "Target"]
 
 # Entries of one (S, n, C) block of outputs: on a CPU it should stay in cache, on a GPU fill the device.
 _CHUNK_ENTRIES = {"cpu": 2**21, "cuda": 2**26}
 
 
 @dataclass(frozen=True)
+class PriorCandidate:
+    """One prior that was tried."""
+
+    prior_mean: str
+    precision: float
+    score: float
+    """Higher is better: the log evidence, or minus the mean held-out NLL."""
+    data: str = "training"
+    """What the last layer was fitted on: "training", "validation", or "both"."""
+    margin: float | None = None
+    """How far the score lies above that of temperature scaling on the same points; where that was computed."""
+    margin_error: float | None = None
+    """Standard error of the margin over points."""
+
+
+@dataclass(frozen=True)
 class PriorTuning:
-    """How a prior was chosen: every candidate with its score, higher is better."""
+    """How a prior, and the data to fit on, were chosen: every candidate with its score."""
 
     criterion: str
-    candidates: tuple[tuple[str, float, float], ...]
-    """(name of the prior mean, precision, score): the log evidence, or minus the held-out NLL."""
+    """"evidence", or "validation"."""
+    candidates: tuple[PriorCandidate, ...]
     prior_mean: str
     precision: float
     at_bound: bool
     """Whether the precision sits at the end of its range, so that the true optimum may lie beyond."""
+    data: str = "training"
+    without_fold: tuple[PriorCandidate, ...] = ()
+    """What would have been chosen without each part of the held-out data; the part is scored with that."""
+
+
+def check_prior_value(name: str, value: float | Tensor, dim: int, like: Tensor) -> None:
+    """Refuses a precision or mean that is neither one number nor one for each parameter, or is not where `like` is."""
+    if name == "prior_precision":
+        check_positive(name, value, "It is the inverse variance of the prior.")
+    if isinstance(value, Tensor):
+        check_finite(name, value, "Pass finite values.")
+        if value.ndim > 0 and tuple(value.shape) != (dim,):
+            raise ValueError(
+                f"`{name}` must be a number or have shape ({dim},), got {tuple(value.shape)}. "
+                "Parameters are ordered weight row-major, then bias."
+            )
+        check_like(name, value, like, "`data.inputs`")
+    elif isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(
+            f"`{name}` must be a number or a tensor of shape ({dim},), got {type(value).__name__}. "
+            "Convert arrays with `torch.as_tensor`."
+        )
+    elif not math.isfinite(value):
+        raise ValueError(f"`{name}` must be finite, got {value}. Pass a number or a tensor of shape ({dim},).")
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,24 +112,8 @@ class Target:
         targets = targets.to(inputs.dtype) if targets.is_floating_point() else targets
         if targets is not self.data.targets:
             object.__setattr__(self, "data", replace(self.data, targets=targets))
-        check_positive("prior_precision", self.prior_precision, "It is the inverse variance of the prior.")
-        for name in ("prior_precision", "prior_mean"):
-            value = getattr(self, name)
-            if isinstance(value, Tensor):
-                check_finite(name, value, "Pass finite values.")
-                if value.ndim > 0 and tuple(value.shape) != (self.dim,):
-                    raise ValueError(
-                        f"`{name}` must be a number or have shape ({self.dim},), got {tuple(value.shape)}. "
-                        "Parameters are ordered weight row-major, then bias."
-                    )
-                check_like(name, value, inputs, "`data.inputs`")
-            elif isinstance(value, bool) or not isinstance(value, Real):
-                raise TypeError(
-                    f"`{name}` must be a number or a tensor of shape ({self.dim},), got {type(value).__name__}. "
-                    "Convert arrays with `torch.as_tensor`."
-                )
-            elif not math.isfinite(value):
-                raise ValueError(f"`{name}` must be finite, got {value}. Pass a number or a tensor of shape ({self.dim},).")
+        check_prior_value("prior_precision", self.prior_precision, self.dim, inputs)
+        check_prior_value("prior_mean", self.prior_mean, self.dim, inputs)
 
     @classmethod
     def last_layer(

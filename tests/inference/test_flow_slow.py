@@ -10,8 +10,8 @@ import torch
 from problems import classification
 from scipy.stats import chisquare
 
+from burnish.batches import Batch
 from burnish.diagnostics import elbo
-from burnish.features import Batch
 from burnish.heads import LinearHead, Model
 from burnish.inference.flow import fit_flow, paper_protocol
 from burnish.inference.laplace import fit_laplace

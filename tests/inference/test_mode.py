@@ -121,3 +121,71 @@ def test_wrong_starts_are_refused():
         find_mode(classification(), torch.zeros(3, dtype=torch.float64))
     with pytest.raises(ValueError, match="`tolerance` must be positive"):
         find_mode(classification(), tolerance=0.0)
+
+
+def spectrum_inverse(target: Target, spectrum: mode.HessianSpectrum, precision: float) -> torch.Tensor:
+    return torch.stack([spectrum.inverse(precision)(row) for row in torch.eye(target.dim, dtype=torch.float64)])
+
+
+@pytest.mark.parametrize("precision", [1e-3, 1.0, 1e4])
+def test_one_spectrum_inverts_the_hessian_for_every_precision(precision):
+    target = classification(weighted=True)
+    theta = find_mode(target).theta
+    spectrum = mode.HessianSpectrum.at(target, theta)
+    hessian = -torch.autograd.functional.hessian(lambda t: target.log_prob(t) - target.log_prior(t), theta)
+    expected = torch.linalg.inv(hessian + precision * torch.eye(target.dim, dtype=torch.float64))
+    torch.testing.assert_close(spectrum_inverse(target, spectrum, precision), expected, rtol=1e-6, atol=1e-9)
+    assert float(spectrum.values.min()) >= 0.0
+
+
+@pytest.mark.parametrize("make", [classification, binary])
+@pytest.mark.parametrize("precision", [1e-2, 2.0, 1e3])
+def test_a_spectrum_leads_to_the_same_mode(make, precision):
+    target = make(num_points=200, prior_precision=precision)
+    spectrum = mode.HessianSpectrum.at(target, torch.zeros(target.dim, dtype=torch.float64))
+    found = find_mode(target, tolerance=1e-7, spectrum=spectrum)
+    assert found.converged
+    torch.testing.assert_close(found.theta, find_mode(target, tolerance=1e-7).theta, rtol=0, atol=1e-6)
+
+
+def test_a_spectrum_that_does_not_fit_costs_iterations_only():
+    target = classification(num_points=200, prior_precision=0.1)
+    other = classification(num_points=200, seed=5)
+    inputs = 30.0 * other.data.inputs
+    far = Target.last_layer(inputs, other.data.targets, prior_precision=1.0)
+    spectrum = mode.HessianSpectrum.at(far, 3.0 * torch.ones(target.dim, dtype=torch.float64))
+    found = find_mode(target, tolerance=1e-7, spectrum=spectrum)
+    assert found.converged
+    torch.testing.assert_close(found.theta, find_mode(target, tolerance=1e-7).theta, rtol=0, atol=1e-6)
+
+
+def test_a_spectrum_serves_a_precision_for_every_parameter():
+    precision = torch.linspace(0.1, 50.0, 16, dtype=torch.float64)
+    target = classification(num_points=200, prior_precision=precision)
+    spectrum = mode.HessianSpectrum.at(target, torch.zeros(target.dim, dtype=torch.float64))
+    found = find_mode(target, tolerance=1e-7, spectrum=spectrum)
+    torch.testing.assert_close(found.theta, find_mode(target, tolerance=1e-7).theta, rtol=0, atol=1e-6)
+
+
+def test_a_spectrum_of_a_part_of_the_data_stands_for_all(monkeypatch):
+    target = classification(num_points=4000)
+    theta = find_mode(target).theta
+    exact = mode.HessianSpectrum.at(target, theta)
+    monkeypatch.setattr(mode, "_DENSE_POINTS", 500)
+    part = mode.HessianSpectrum.at(target, theta)
+    assert not torch.equal(part.values, exact.values)
+    assert float(part.values.sum()) == pytest.approx(float(exact.values.sum()), rel=0.1)
+
+
+def test_no_spectrum_of_too_many_parameters(monkeypatch):
+    target = classification()
+    monkeypatch.setattr(mode, "_DENSE_DIM", target.dim - 1)
+    assert mode.HessianSpectrum.at(target, torch.zeros(target.dim, dtype=torch.float64)) is None
+
+
+def test_a_spectrum_in_single_precision():
+    target = classification(num_points=2000, prior_precision=1.0, dtype=torch.float32)
+    spectrum = mode.HessianSpectrum.at(target, torch.zeros(target.dim))
+    assert spectrum.values.dtype == spectrum.vectors.dtype == torch.float32
+    exact = find_mode(classification(num_points=2000, prior_precision=1.0)).theta
+    assert float((find_mode(target, spectrum=spectrum).theta - exact).abs().max()) < 1e-4

@@ -6,7 +6,7 @@ import pytest
 import torch
 from problems import classification, features, regression, regression_truth
 
-from burnish.features import Batch
+from burnish.batches import Batch
 from burnish.inference.laplace import fit_laplace
 from burnish.inference.mode import find_mode
 from burnish.inference.prior import prior_mean_candidates, tune_prior
@@ -34,7 +34,7 @@ def test_evidence_of_conjugate_regression_is_maximal_where_the_exact_one_is():
     assert math.log(tuned.prior_precision / best) == pytest.approx(0.0, abs=0.1)
     assert tuned.tuning is not None
     assert tuned.tuning.criterion == "evidence"
-    scores = {precision: score for _, precision, score in tuned.tuning.candidates}
+    scores = {c.precision: c.score for c in tuned.tuning.candidates}
     exact_there = regression_truth(target.with_prior(tuned.prior_precision))[2]
     assert scores[tuned.prior_precision] == pytest.approx(exact_there, abs=1e-6)
 
@@ -52,7 +52,7 @@ def test_evidence_at_a_bound_is_said():
     """Labels without any relation to the features: the stronger the prior, the better."""
     labels = torch.randint(3, (50,), generator=make_generator(3))
     target = Target.last_layer(features(50, 2), labels, prior_precision=1.0, bias=False)
-    with pytest.warns(UserWarning, match="best at the bound of the prior precision, 100 .*pass wider `precisions`"):
+    with pytest.warns(UserWarning, match="best at the bound of the prior precision, 100 .*or search wider"):
         tuned = tune_prior(target, precisions=[0.01, 100.0])
     assert tuned.tuning is not None
     assert tuned.tuning.at_bound
@@ -65,7 +65,7 @@ def test_held_out_scores_are_those_of_monte_carlo():
     validation = held_out(target)
     tuned = tune_prior(target, validation=validation, precisions=[3.0, 0.3])
     assert tuned.tuning is not None
-    for _, precision, score in tuned.tuning.candidates:
+    for precision, score in ((c.precision, c.score) for c in tuned.tuning.candidates):
         posterior = fit_laplace(target.with_prior(precision), structure="kron").posterior
         prediction = predict(target.model, posterior, validation.inputs, num_samples=4000, generator=make_generator(0))
         nll = -float(prediction.probs.log().gather(1, validation.targets.unsqueeze(1)).mean())
@@ -79,7 +79,7 @@ def test_held_out_scores_of_regression_are_exact():
     validation = Batch(features(50, 4, seed=7), features(50, 2, seed=8))
     tuned = tune_prior(target, validation=validation, precisions=[100.0, 1.0])
     assert tuned.tuning is not None
-    for _, precision, score in tuned.tuning.candidates:
+    for precision, score in ((c.precision, c.score) for c in tuned.tuning.candidates):
         mean, covariance, _ = regression_truth(target.with_prior(precision))
         head, design = target.model.head, target.model.head.augment(validation.inputs)
         block = covariance[:4, :4], covariance[:4, 8:9], covariance[8:9, 8:9]
@@ -96,7 +96,7 @@ def test_the_best_held_out_candidate_is_taken():
     truth = torch.randn(target.dim, generator=make_generator(1), dtype=torch.float64)
     tuned = tune_prior(target, validation=validation, prior_means=prior_mean_candidates(target.model, truth, validation))
     assert tuned.tuning is not None
-    scores = {(name, precision): score for name, precision, score in tuned.tuning.candidates}
+    scores = {(c.prior_mean, c.precision): c.score for c in tuned.tuning.candidates}
     assert {name for name, _ in scores} == {"zero", "head", "scaled head"}
     assert max(scores, key=scores.__getitem__) == (tuned.tuning.prior_mean, tuned.prior_precision)
     assert tuned.tuning.prior_mean in ("head", "scaled head")  # the true parameters are the better guess

@@ -52,8 +52,9 @@ def ascend(objective: Callable[[Tensor], tuple[Tensor, Tensor]], start: Tensor, 
     best, best_window = start.detach().clone(), _Window(-math.inf, 0.0)
     converged, num_flat = False, 0
     while len(trace) < decay_end:
-        terms, surrogate = objective(values)
-        (grad,) = torch.autograd.grad(surrogate, values)
+        with torch.enable_grad():  # the caller may have switched gradients off
+            terms, surrogate = objective(values)
+            (grad,) = torch.autograd.grad(surrogate, values)
         trace.append(terms)
         step = len(trace)
         progress = max(0.0, (step - 1 - decay_start) / (decay_end - decay_start))

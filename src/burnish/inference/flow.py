@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,7 +88,7 @@ def fit_flow(
     base: Gaussian,
     *,
     generator: torch.Generator,
-    bijections: Sequence[Bijection] | None = None,
+    bijections: Sequence[Bijection] | Callable[[Gaussian], Sequence[Bijection]] | None = None,
     whiten: bool = True,
     num_samples: int | None = None,
     antithetic: bool = True,
@@ -108,8 +108,8 @@ def fit_flow(
         target: the log posterior of a linear head.
         base: the Gaussian to refine, usually `fit_laplace(target).posterior`.
         generator: on the device of the base.
-        bijections: the flow's layers with their starting values, the first one applied first; `default_bijections(base)`
-            when not given.
+        bijections: the flow's layers with their starting values, the first one applied first, or a function that makes
+            them for a base; `default_bijections` when not given.
         whiten: whether the layers act on the coordinates in which the base is standard normal, or on raw parameters.
         num_samples: of the posterior at each step; 8 when not given, and 32 in up to 64 dimensions, where they cost little.
         antithetic: whether samples come in pairs of opposite noise.
@@ -139,7 +139,7 @@ def fit_flow(
         entries = len(target.data) * target.model.head.num_outputs
         num_evaluation_samples = 2 * min(256, max(16, _EVALUATION_ENTRIES // (2 * entries)))
     _check_pairs("num_evaluation_samples", num_evaluation_samples, True)
-    layers = default_bijections(base) if bijections is None else _check_bijections(bijections, base)
+    layers = _check_bijections(default_bijections if bijections is None else bijections, base)
     build = FlowPosterior.whitened if whiten else _raw
     source, outer = (Gaussian.standard(base.mean), Affine(base.mean, base.scale)) if whiten else (base, None)
     estimate, size = choose_estimate(target, base, batch_size, control_variate, num_samples, generator)
@@ -189,8 +189,12 @@ def _check_pairs(name: str, count: int, antithetic: bool) -> None:
         raise ValueError(f"`{name}` must be even for antithetic pairs, got {count}. Pass {count + 1}, say.")
 
 
-def _check_bijections(bijections: Sequence[Bijection], base: Gaussian) -> tuple[Bijection, ...]:
-    layers = tuple(bijections) if isinstance(bijections, Sequence) else (bijections,)
+def _check_bijections(
+    bijections: Sequence[Bijection] | Callable[[Gaussian], Sequence[Bijection]], base: Gaussian
+) -> tuple[Bijection, ...]:
+    if callable(bijections) and not isinstance(bijections, type):  # a class of layers is refused below, by name
+        bijections = bijections(base)
+    layers: tuple[Any, ...] = tuple(bijections) if isinstance(bijections, Sequence) else (bijections,)
     remedy = "Pass a list such as `[SinhArcsinh.identity(base.mean), Shift.identity(base.mean)]`."
     for layer in layers:
         if not isinstance(layer, Bijection):

@@ -17,6 +17,7 @@ from burnish.target import Target
 __all__ = ["LaplaceFit", "fit_laplace"]
 
 STRUCTURES = ("full", "kron", "diagonal")
+_DENSE_DIM = 6000  # parameters up to which a full covariance is the default: a second to factorise, 300 MB at most
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +71,11 @@ def fit_laplace(
         converged=mode.converged,
         seconds=time.perf_counter() - began,
     )
+
+
+def choose_structure(target: Target) -> str:
+    """The structure to take when none is asked for: full where it costs a second, Kronecker-factored beyond."""
+    return "full" if target.dim <= _DENSE_DIM else "kron"
 
 
 def _check_structure(target: Target, structure: str) -> None:

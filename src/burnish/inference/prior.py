@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from burnish._checks import check_choice, check_like, check_positive
+from burnish.batches import Batch, mean_and_error, point_weights
 from burnish.errors import FitError
-from burnish.features import Batch
 from burnish.heads import Model
 from burnish.inference.curvature import kronecker_hessian
 from burnish.inference.laplace import STRUCTURES, fit_laplace
@@ -20,7 +20,7 @@ from burnish.inference.temperature import fit_temperature
 from burnish.likelihoods import GaussianNoise
 from burnish.noise import make_generator, standard_normal
 from burnish.scales import Kronecker
-from burnish.target import PriorTuning, Target
+from burnish.target import PriorCandidate, PriorTuning, Target
 
 __all__ = ["prior_mean_candidates", "tune_prior"]
 
@@ -91,22 +91,23 @@ def tune_prior(
         for value in precisions:
             check_positive("precisions", value, "They are inverse variances of the prior.")
     if validation is not None:
-        validation = _check_validation(target, validation)
-    candidates: list[tuple[str, float, float]] = []
+        validation = check_validation(target.model, validation, target.data.inputs)
+    candidates: list[PriorCandidate] = []
     for name, mean in means.items():
         if validation is None:
             found = _climb_evidence(target.with_prior(_scalar(target), mean), precisions, structure)
         else:
             found = _follow_path(target.with_prior(_scalar(target), mean), validation, precisions)
-        candidates += [(name, precision, score) for precision, score in found]
-    name, precision, _ = max(candidates, key=lambda candidate: candidate[2])
+        candidates += [PriorCandidate(name, precision, score) for precision, score in found]
+    best = max(candidates, key=lambda candidate: candidate.score)
+    name, precision = best.prior_mean, best.precision
     low, high = (min(precisions), max(precisions)) if precisions else (_GRID[-1], _GRID[0]) if validation else _BOUNDS
     at_bound = not low * 1.001 < precision < high * 0.999 and low < high
     criterion = "evidence" if validation is None else "validation"
     if at_bound:
         warnings.warn(
             f"the {criterion} is best at the bound of the prior precision, {precision:g} (searched {low:g} to {high:g}); "
-            f"pass wider `precisions`, or a precision of your own: {_BOUND_REASONS[precision > math.sqrt(low * high)]}.",
+            f"set a precision of your own, or search wider: {_BOUND_REASONS[precision > math.sqrt(low * high)]}.",
             stacklevel=2,
         )
     tuning = PriorTuning(criterion, tuple(candidates), name, precision, at_bound)
@@ -117,17 +118,17 @@ def _scalar(target: Target) -> float:
     return float(torch.as_tensor(target.prior_precision, dtype=torch.float64).mean())
 
 
-def _check_validation(target: Target, validation: Batch) -> Batch:
+def check_validation(model: Model, validation: Batch, like: Tensor) -> Batch:
+    """Held-out points with canonical targets; refuses what does not fit the model, or is not where `like` is."""
     if not isinstance(validation, Batch):
         raise TypeError(f"`validation` must be a Batch, got {type(validation).__name__}. Pass `extract_features(...)`.")
-    check_like("validation.inputs", validation.inputs, target.data.inputs, "`target.data.inputs`")
-    head, likelihood = target.model.head, target.model.likelihood
-    if validation.inputs.ndim != 2 or validation.inputs.shape[1] != head.num_features:
+    check_like("validation.inputs", validation.inputs, like, "`target.data.inputs`")
+    if validation.inputs.ndim != 2 or validation.inputs.shape[1] != model.head.num_features:
         raise ValueError(
-            f"`validation` must have features of shape (N, {head.num_features}), got {tuple(validation.inputs.shape)}. "
-            "Extract them with the same backbone."
+            f"`validation` must have features of shape (N, {model.head.num_features}), got "
+            f"{tuple(validation.inputs.shape)}. Extract them with the same backbone."
         )
-    targets = likelihood.check_targets(validation.targets, head.num_outputs)
+    targets = model.likelihood.check_targets(validation.targets, model.head.num_outputs)
     targets = targets.to(validation.inputs.dtype) if targets.is_floating_point() else targets
     return replace(validation, targets=targets)
 
@@ -140,7 +141,8 @@ def _follow_path(target: Target, validation: Batch, precisions: Sequence[float] 
     def visit(precision: float, start: Tensor | None) -> Tensor:
         candidate = target.with_prior(precision)
         theta = find_mode(candidate, start).theta
-        found.append((precision, -_held_out_nll(candidate, theta, validation)))
+        log_probs = held_out_log_probs(candidate, theta, validation)
+        found.append((precision, mean_and_error(log_probs, point_weights(validation).double())[0]))
         return theta
 
     path = sorted(_GRID if precisions is None else map(float, precisions), reverse=True)
@@ -158,31 +160,28 @@ def _follow_path(target: Target, validation: Batch, precisions: Sequence[float] 
 
 
 @torch.no_grad()
-def _held_out_nll(target: Target, theta: Tensor, validation: Batch) -> float:
-    """Mean NLL of the predictive of a Kronecker-factored Laplace posterior at theta, the same for the same arguments.
+def held_out_log_probs(target: Target, theta: Tensor, held_out: Batch) -> Tensor:
+    """Log predictive density of every held-out point (N,), float64, under a Kronecker-factored Laplace posterior at theta.
 
     Under that posterior the outputs of one point are independent Gaussians once rotated by `left`, so samples of the
-    outputs replace those of all parameters. Every candidate sees the same noise.
+    outputs replace those of all parameters. Every candidate sees the same noise: equal arguments, equal values.
     """
     head, likelihood, curvature = target.model.head, target.model.likelihood, kronecker_hessian(target, theta)
     scale = Kronecker.from_precision(curvature.left, curvature.right, _scalar(target), head, theta.dtype)
     noise = _fixed_noise(head.num_outputs).to(theta)
-    weights = validation.inputs.new_ones(len(validation)) if validation.weights is None else validation.weights
     rows = max(1, _CHUNK_ENTRIES // (len(noise) * head.num_outputs))
-    total = 0.0
-    for start in range(0, len(validation), rows):
-        chunk = slice(start, start + rows)
-        inputs, targets = validation.inputs[chunk], validation.targets[chunk]
+    parts = []
+    for start in range(0, len(held_out), rows):
+        inputs, targets = held_out.inputs[start : start + rows], held_out.targets[start : start + rows]
         variance = (head.augment(inputs) @ scale.right) ** 2 @ (scale.std**2).T
         outputs = target.model(theta, inputs)
         if isinstance(likelihood, GaussianNoise):  # Gaussian noise on a Gaussian output: no samples needed
             spread = variance @ (scale.left**2).T + likelihood.std**2
-            log_prob = -0.5 * ((targets - outputs) ** 2 / spread + (2.0 * math.pi * spread).log()).sum(-1)
+            parts.append(-0.5 * ((targets - outputs) ** 2 / spread + (2.0 * math.pi * spread).log()).sum(-1))
         else:
             sampled = outputs + (noise.unsqueeze(1) * variance.sqrt()) @ scale.left.T
-            log_prob = likelihood.log_prob(sampled, targets).logsumexp(0) - math.log(len(noise))
-        total -= float(weights[chunk].double() @ log_prob.double())
-    return total / float(weights.sum(dtype=torch.float64))
+            parts.append(likelihood.log_prob(sampled, targets).logsumexp(0) - math.log(len(noise)))
+    return torch.cat(parts).double()
 
 
 def _fixed_noise(num_outputs: int) -> Tensor:

@@ -1,0 +1,311 @@
+"""Choosing what to fit: the prior's mean, its precision, and the data, by the likelihood of points held out.
+
+Features that a network has overfitted promise more than they keep, so neither the evidence nor the likelihood of the
+training data can choose. Points that the network has not seen can: they are split into folds, every candidate is fitted
+without a fold and scored on it, and temperature scaling, treated the same way, is what it has to beat.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from burnish._checks import check_choice, check_like, check_positive
+from burnish.batches import Batch, mean_and_error, point_weights
+from burnish.heads import Model
+from burnish.inference.laplace import choose_structure
+from burnish.inference.mode import HessianSpectrum, find_mode
+from burnish.inference.prior import check_validation, held_out_log_probs, prior_mean_candidates, tune_prior
+from burnish.inference.temperature import recalibrate
+from burnish.noise import make_generator
+from burnish.target import PriorCandidate, PriorTuning, Target
+
+__all__ = ["choose_target"]
+
+PRIOR_MEANS = ("scaled head", "head", "zero")
+DATA = ("both", "validation", "training")
+# The default prior says that the last layer's weights are right to about a fifth of their size: 1 / sqrt(20).
+_DEFAULT_PRECISION = 20.0  # in units of the head's inverse mean square, as is the path below, in half decades
+_PATH = tuple(_DEFAULT_PRECISION * 10.0 ** (k / 2) for k in range(4, -7, -1))
+_PATIENCE = 3  # steps down the path without a new best after which it is left
+_CONVINCING = 2.0  # standard errors by which a candidate must be better than the default to replace it
+_TOLERANCE = 0.03  # posterior standard deviations to a mode that is only to be scored
+_NUM_FOLDS, _MIN_POINTS = 5, 10
+_MANY_ENTRIES = 5 * 10**8  # training points times parameters from which on the default is taken without looking further
+_THINNED = 4096  # training points, or twice the held-out ones if that is more, that stand for all of them while choosing
+
+
+def choose_target(
+    model: Model,
+    theta: Tensor,
+    train: Batch,
+    validation: Batch | None = None,
+    *,
+    prior_mean: str | float | Tensor = "auto",
+    prior_precision: str | float | Tensor = "auto",
+    estimated_noise: bool = False,
+) -> Target:
+    """The target whose posterior predicts best: prior mean, prior precision, and the data to fit on.
+
+    With `validation`, points the network was not trained on, the last layer may be fitted on the training data, on the
+    validation data, or on both, the training points then weighing together as much as the held-out ones. The default is
+    both, with a prior around the temperature-scaled head. Other candidates are scored against it by cross-validation,
+    with Kronecker-factored Laplace posteriors, and one replaces it only if it is better by two standard errors: smaller
+    differences between NLLs of a few thousand points are luck. Without `validation`, a zero-mean prior on the training
+    data, its precision by evidence. How the choice was made is in the result's `tuning`.
+
+    Args:
+        model: head and likelihood.
+        theta: the network's own last layer (d,).
+        train: features and targets that the network was trained on.
+        validation: features and targets that it was not.
+        prior_mean: "auto", one of "zero", "head" and "scaled head" (by temperature), a number, or a vector (d,).
+        prior_precision: "auto", a number, or a vector (d,), for which the data are not chosen but the training set.
+        estimated_noise: whether a regressor's noise was estimated on `validation`, so that scoring must do without it.
+    """
+    check_prior(prior_mean, prior_precision, held_out=validation is not None)
+    train = Target(model, train, 1.0).data  # with canonical targets, or refused
+    check_like("theta", theta, train.inputs, "`train.inputs`")
+    if validation is not None:
+        validation = check_validation(model, validation, train.inputs)
+    means = _prior_means(model, theta, prior_mean, validation)
+    name = next((known for known in PRIOR_MEANS if known in means), "given")  # where none is chosen by score
+    mean = means[name]
+    if isinstance(prior_precision, Tensor) and prior_precision.ndim:
+        return Target(model, train, prior_precision, mean, PriorTuning("given", (), name, math.nan, False))
+    if validation is not None:
+        folds = make_folds(model, theta, train, validation, prior_mean, estimated_noise=estimated_noise)
+        tuning = _tune(folds, None if isinstance(prior_precision, str) else [float(prior_precision)])
+        return Target(model, combine(tuning.data, train, validation), tuning.precision, means[tuning.prior_mean], tuning)
+    if not isinstance(prior_precision, str):
+        tuning = PriorTuning("given", (), name, float(prior_precision), False)
+        return Target(model, train, float(prior_precision), mean, tuning)
+    target = Target(model, train, 1.0, mean)
+    return tune_prior(target, prior_means=means, structure=choose_structure(target))
+
+
+def combine(data: str, train: Batch, validation: Batch) -> Batch:
+    """The points to fit on. Of "both", the training points weigh together at most as much as the held-out ones."""
+    if data != "both":
+        return train if data == "training" else validation
+    share = min(1.0, _mass(validation) / _mass(train))
+    weights = torch.cat([share * point_weights(train), point_weights(validation)])
+    inputs, targets = (torch.cat([getattr(part, name) for part in (train, validation)]) for name in ("inputs", "targets"))
+    return Batch(inputs, targets, weights)
+
+
+@dataclass(frozen=True, eq=False)
+class Fold:
+    """Some of the held-out points to score on, and what the rest of them teach."""
+
+    held_out: Batch
+    rest: Batch
+    index: Tensor
+    """Where the points to score on stand among all that are held out."""
+    prior_means: dict[str, float | Tensor]
+    model: Model
+    """What the last layer is fitted with, its noise estimated on the rest where it is estimated at all."""
+    recalibrated_model: Model
+    recalibrated_theta: Tensor
+    """The network after temperature scaling on the rest; a regressor with noise estimated there."""
+    baseline: Tensor
+    """Log-likelihood of the points to score on under that."""
+
+
+@dataclass(frozen=True, eq=False)
+class Folds:
+    """The held-out points in parts, and training points, thinned out, that stand for all of them."""
+
+    model: Model
+    train: Batch
+    parts: tuple[Fold, ...]
+    unit: float
+    """Inverse mean square of the head's weights: what precisions are measured in, so that features may have any scale."""
+
+    @cached_property
+    def spectra(self) -> dict[str, HessianSpectrum | None]:
+        """Of the Hessian at the head for each kind of data: the modes of all candidates are searched for with its help."""
+        fold = self.parts[0]
+        targets = {data: Target(self.model, combine(data, self.train, fold.rest), 1.0) for data in DATA}
+        return {data: HessianSpectrum.at(target, fold.recalibrated_theta) for data, target in targets.items()}
+
+    def target(self, fold: Fold, data: str, prior_mean: str, precision: float) -> Target:
+        """What is fitted to score on a fold: it has not seen the fold's points, not even for the temperature."""
+        return Target(fold.model, combine(data, self.train, fold.rest), precision, fold.prior_means[prior_mean])
+
+    def targets(self, chosen: Target) -> list[Target]:
+        """For each fold, what would have been chosen without its points, and without them to fit on."""
+        tuning = chosen.tuning
+        assert tuning is not None
+        if tuning.without_fold:
+            choices = zip(self.parts, tuning.without_fold, strict=True)
+            return [self.target(fold, choice.data, choice.prior_mean, choice.precision) for fold, choice in choices]
+        targets = [self.target(fold, tuning.data, tuning.prior_mean, 1.0) for fold in self.parts]
+        return [target.with_prior(chosen.prior_precision) for target in targets]
+
+
+def make_folds(
+    model: Model,
+    theta: Tensor,
+    train: Batch,
+    validation: Batch,
+    prior_mean: str | float | Tensor = "auto",
+    *,
+    estimated_noise: bool = False,
+) -> Folds:
+    """Cuts the held-out points at random, the same way every time, into parts of equal size."""
+    check_enough(validation)
+    order = torch.randperm(len(validation), generator=make_generator(0)).to(validation.inputs.device)
+    parts = []
+    for number in range(_NUM_FOLDS):
+        inside = torch.zeros(len(validation), dtype=torch.bool, device=order.device)
+        inside[order[number::_NUM_FOLDS]] = True
+        held_out, rest = validation.subset(inside), validation.subset(~inside)
+        scaled_model, scaled_theta = recalibrate(model, theta, rest)
+        outputs = scaled_model(scaled_theta, held_out.inputs)
+        baseline = scaled_model.likelihood.log_prob(outputs, held_out.targets).double()
+        means = _prior_means(model, theta, prior_mean, rest)
+        index, fitted = inside.nonzero().squeeze(1), scaled_model if estimated_noise else model
+        parts.append(Fold(held_out, rest, index, means, fitted, scaled_model, scaled_theta, baseline))
+    weight = parts[0].recalibrated_theta[: model.head.num_outputs * model.head.num_features]  # a bias has no such scale
+    size = float(weight.double().square().mean())
+    return Folds(model, _thin(train, max(_THINNED, 2 * len(validation))), tuple(parts), 1.0 / size if size else 1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class _Trial:
+    """A candidate, its mode on the first fold, and its margin over temperature scaling at every point scored so far."""
+
+    data: str
+    prior_mean: str
+    precision: float
+    theta: Tensor
+    margins: Tensor
+    weights: Tensor
+
+    def over(self, other: "_Trial", points: Tensor | slice = slice(None)) -> tuple[float, float]:
+        """How much better than another on the same points, and the standard error of that."""
+        return mean_and_error((self.margins - other.margins)[points], self.weights[points])
+
+
+def _tune(folds: Folds, precisions: Sequence[float] | None) -> PriorTuning:
+    """The default, or what is convincingly better. One fold decides what is worth scoring on the others."""
+    path = [step * folds.unit for step in _PATH] if precisions is None else list(precisions)
+    goal = _DEFAULT_PRECISION * folds.unit if precisions is None else path[0]
+    means = [name for name in PRIOR_MEANS if name in folds.parts[0].prior_means] or ["given"]
+    if len(folds.train) * folds.model.head.dim > _MANY_ENTRIES:  # every candidate would take minutes
+        first = _follow_path(folds, DATA[0], means[0], [goal])
+    else:
+        first = [trial for data in DATA for name in means for trial in _follow_path(folds, data, name, path)]
+    wanted = DATA[0], means[0], goal
+    default = next((trial for trial in first if (trial.data, trial.prior_mean, trial.precision) == wanted), first[0])
+    hopeful = [trial for trial in first if trial is not default and sum(trial.over(default)) >= 0.0]
+    trials = [_complete(folds, trial) for trial in (default, *hopeful)]
+    best = _best(trials)
+    scored = torch.cat([torch.full((len(fold.held_out),), number) for number, fold in enumerate(folds.parts)])
+    without = [_best(trials, (scored != number).to(best.margins.device)) for number in range(len(folds.parts))]
+    baseline = torch.cat([fold.baseline for fold in folds.parts])
+    offset = float(best.weights @ baseline / best.weights.sum())
+
+    def candidate(trial: _Trial) -> PriorCandidate:
+        margin, error = mean_and_error(trial.margins, trial.weights)
+        return PriorCandidate(trial.prior_mean, trial.precision, offset + margin, trial.data, margin, error)
+
+    at_bound = precisions is None and best.precision in (path[0], path[-1])
+    chosen = best.prior_mean, best.precision, at_bound, best.data
+    return PriorTuning("validation", tuple(map(candidate, trials)), *chosen, tuple(map(candidate, without)))
+
+
+def _best(trials: Sequence[_Trial], points: Tensor | slice = slice(None)) -> _Trial:
+    """The first, which is the default, or what these points show to be convincingly better."""
+    best, lead = trials[0], 0.0
+    for trial in trials[1:]:
+        gain, error = trial.over(trials[0], points)
+        if gain - _CONVINCING * error > lead:
+            best, lead = trial, gain - _CONVINCING * error
+    return best
+
+
+def _follow_path(folds: Folds, data: str, prior_mean: str, precisions: Sequence[float]) -> list[_Trial]:
+    """The first fold, from strong to weak priors, each mode starting from the one before."""
+    fold, start = folds.parts[0], None
+    trials: list[_Trial] = []
+    scores: list[float] = []
+    for precision in precisions:
+        target = folds.target(fold, data, prior_mean, precision)
+        start = find_mode(target, start, tolerance=_TOLERANCE, spectrum=folds.spectra[data]).theta
+        margins = held_out_log_probs(target, start, fold.held_out) - fold.baseline
+        trials.append(_Trial(data, prior_mean, precision, start, margins, point_weights(fold.held_out).double()))
+        scores.append(mean_and_error(margins, trials[-1].weights)[0])
+        if len(scores) - 1 - scores.index(max(scores)) >= _PATIENCE and precision < _DEFAULT_PRECISION * folds.unit:
+            break
+    return trials
+
+
+def _complete(folds: Folds, trial: _Trial) -> _Trial:
+    """The trial scored on the other folds as well."""
+    margins, weights = [trial.margins], [trial.weights]
+    for fold in folds.parts[1:]:
+        target = folds.target(fold, trial.data, trial.prior_mean, trial.precision)
+        theta = find_mode(target, trial.theta, tolerance=_TOLERANCE, spectrum=folds.spectra[trial.data]).theta
+        margins.append(held_out_log_probs(target, theta, fold.held_out) - fold.baseline)
+        weights.append(point_weights(fold.held_out).double())
+    return replace(trial, margins=torch.cat(margins), weights=torch.cat(weights))
+
+
+def check_enough(validation: Batch) -> None:
+    """Refuses fewer held-out points than folds can be made of."""
+    if len(validation) < _MIN_POINTS:
+        raise ValueError(
+            f"`validation` must hold at least {_MIN_POINTS} points to choose by, got {len(validation)}. "
+            "Hold out more, or leave it out and give `prior_precision`."
+        )
+
+
+def check_prior(prior_mean: str | float | Tensor, prior_precision: str | float | Tensor, *, held_out: bool) -> None:
+    """Refuses what no data can make sense of."""
+    if isinstance(prior_mean, str):
+        check_choice("prior_mean", prior_mean, ("auto", *PRIOR_MEANS))
+        if prior_mean == "scaled head" and not held_out:
+            raise ValueError(
+                "`prior_mean` 'scaled head' needs held-out data for its temperature, got no `validation`. "
+                "Pass validation data, or 'head'."
+            )
+    if isinstance(prior_precision, str):
+        check_choice("prior_precision", prior_precision, ("auto",))
+    else:
+        check_positive("prior_precision", prior_precision, "It is the inverse variance of the prior; 'auto' chooses it.")
+
+
+def _prior_means(
+    model: Model, theta: Tensor, prior_mean: str | float | Tensor, held_out: Batch | None
+) -> dict[str, float | Tensor]:
+    """The candidates that were asked for, by name, as these held-out points make them."""
+    if not isinstance(prior_mean, str):
+        return {"given": prior_mean}
+    known: dict[str, float | Tensor] = {"zero": 0.0, "head": theta}
+    if held_out is not None:
+        known = prior_mean_candidates(model, theta, held_out)
+    if prior_mean == "auto":
+        return {"zero": 0.0} if held_out is None else known
+    if prior_mean not in known:
+        raise ValueError(
+            f"`prior_mean` 'scaled head' has no meaning for {model.likelihood}, which has no temperature. Pass 'head'."
+        )
+    return {prior_mean: known[prior_mean]}
+
+
+def _mass(batch: Batch) -> float:
+    return float(point_weights(batch).sum(dtype=torch.float64))
+
+
+def _thin(train: Batch, limit: int) -> Batch:
+    """At most `limit` points, chosen at random, that weigh together as much as all of them."""
+    if len(train) <= limit:
+        return train
+    index = torch.randperm(len(train), generator=make_generator(0))[:limit].to(train.inputs.device)
+    few = train.subset(index)
+    return replace(few, weights=point_weights(few) * (_mass(train) / _mass(few)))

@@ -1,0 +1,413 @@
+"""Choosing prior and data: the folds, the weights, what is chosen where the answer is known, and what is recorded."""
+
+import math
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+from problems import binary, classification, regression
+
+from burnish.batches import Batch, point_weights
+from burnish.heads import LinearHead, Model
+from burnish.inference import selection
+from burnish.inference.mode import find_mode
+from burnish.inference.prior import held_out_log_probs
+from burnish.inference.selection import choose_target, combine, make_folds
+from burnish.inference.temperature import recalibrate, residual_std
+from burnish.likelihoods import Categorical, GaussianNoise
+from burnish.noise import make_generator
+from burnish.target import Target
+
+NUM_TRAIN, NUM_VALIDATION = 150, 60
+
+
+def noise(dim, seed=7):
+    return torch.randn(dim, generator=make_generator(seed), dtype=torch.float64)
+
+
+@cache
+def problem(make=classification, **options):
+    """A model, the parameters that made the labels, and three sets of points."""
+    full = make(num_points=NUM_TRAIN + NUM_VALIDATION + 400, **options)
+    truth = noise(full.dim, seed=1)  # as in `problems.classification`
+    train = full.data.subset(slice(0, NUM_TRAIN))
+    validation = full.data.subset(slice(NUM_TRAIN, NUM_TRAIN + NUM_VALIDATION))
+    return full.model, truth, train, validation, full.data.subset(slice(NUM_TRAIN + NUM_VALIDATION, None))
+
+
+@cache
+def chosen(kind):
+    """The choice for a head that is right, three times too confident, spoilt, or without any relation to the labels."""
+    model, truth, train, validation, _ = problem()
+    heads = {
+        "confident": 3.0 * truth,
+        "spoilt": truth + 0.8 * noise(len(truth)),
+        "random": 3.0 * noise(len(truth)),
+    }
+    return choose_target(model, heads[kind], train, validation)
+
+
+def nll(target, batch):
+    """Mean NLL of new points under the Laplace posterior of a target."""
+    return -float(held_out_log_probs(target, find_mode(target).theta, batch).mean())
+
+
+# Folds
+
+
+@pytest.mark.parametrize("count", [10, 11, 60])
+def test_folds_are_disjoint_complete_and_of_one_size(count):
+    model, truth, train, validation, _ = problem()
+    validation = validation.subset(slice(0, count))
+    folds = make_folds(model, truth, train, validation)
+    index = torch.cat([fold.index for fold in folds.parts])
+    assert sorted(index.tolist()) == list(range(count))
+    sizes = [len(fold.held_out) for fold in folds.parts]
+    assert len(sizes) == 5
+    assert max(sizes) - min(sizes) <= 1
+    for fold in folds.parts:
+        assert torch.equal(fold.held_out.inputs, validation.inputs[fold.index])
+        assert torch.equal(fold.held_out.targets, validation.targets[fold.index])
+        rest = sorted(set(range(count)) - set(fold.index.tolist()))
+        assert torch.equal(fold.rest.inputs, validation.inputs[rest])
+
+
+@pytest.mark.parametrize("data", selection.DATA)
+def test_what_is_fitted_for_a_fold_has_not_seen_its_points(data):
+    model, truth, train, validation, _ = problem()
+    folds = make_folds(model, truth, train, validation)
+    for fold in folds.parts:
+        target = folds.target(fold, data, "scaled head", 3.0)
+        seen = {tuple(row) for row in target.data.inputs.tolist()}
+        assert not seen & {tuple(row) for row in fold.held_out.inputs.tolist()}
+        scaled = recalibrate(model, truth, fold.rest)[1]
+        torch.testing.assert_close(target.prior_mean, scaled)
+        torch.testing.assert_close(fold.recalibrated_theta, scaled)
+
+
+def test_a_fold_is_scored_with_what_the_others_choose():
+    """By hand: the rule applied to the margins of the other folds, and a target without the fold's points."""
+    model, truth, train, validation, _ = problem()
+    folds = make_folds(model, truth, train, validation)
+    target = choose_target(model, truth, train, validation)
+    choices = target.tuning.without_fold
+    assert len(choices) == len(folds.parts)
+    assert {choice.precision for choice in choices} <= {candidate.precision for candidate in target.tuning.candidates}
+    for fold, choice, fitted in zip(folds.parts, choices, folds.targets(target), strict=True):
+        assert fitted.prior_precision == choice.precision
+        seen = {tuple(row) for row in fitted.data.inputs.tolist()}
+        assert not seen & {tuple(row) for row in fold.held_out.inputs.tolist()}
+
+
+def test_the_rule_looks_at_the_points_it_is_given_only():
+    """A candidate that shines on the first half alone is taken by it, and not by the second half."""
+    noise = 0.01 * torch.randn(200, dtype=torch.float64, generator=make_generator(0))
+    first = torch.arange(200) < 100
+    weights, theta = torch.ones(200, dtype=torch.float64), torch.zeros(1)
+    default = selection._Trial("both", "head", 1.0, theta, torch.zeros_like(noise), weights)
+    other = selection._Trial("both", "head", 2.0, theta, noise + first * 0.1, weights)
+    assert selection._best([default, other], first) is other
+    assert selection._best([default, other], ~first) is default
+    assert selection._best([default, other]) is other
+
+
+def test_a_given_precision_keeps_the_default_data_and_mean():
+    model, truth, train, validation, _ = problem()
+    target = choose_target(model, truth, train, validation, prior_precision=7.0)
+    first = target.tuning.candidates[0]
+    assert (first.data, first.prior_mean, first.precision) == ("both", "scaled head", 7.0)
+
+
+def test_very_large_heads_are_not_searched_for(monkeypatch):
+    monkeypatch.setattr(selection, "_MANY_ENTRIES", 10)
+    model, truth, train, validation, _ = problem()
+    target = choose_target(model, truth, train, validation)
+    assert len(target.tuning.candidates) == 1
+    assert (target.tuning.data, target.tuning.prior_mean) == ("both", "scaled head")
+
+
+def test_estimated_noise_is_estimated_without_the_fold():
+    target = regression(num_points=60)
+    model, train, validation = target.model, target.data.subset(slice(0, 30)), target.data.subset(slice(30, 60))
+    theta = torch.zeros(target.dim, dtype=torch.float64)
+    for estimated in (False, True):
+        for fold in make_folds(model, theta, train, validation, "head", estimated_noise=estimated).parts:
+            std = residual_std(model, theta, fold.rest) if estimated else model.likelihood.std
+            assert fold.model.likelihood.std == pytest.approx(std)
+            assert fold.recalibrated_model.likelihood.std == pytest.approx(residual_std(model, theta, fold.rest))
+
+
+def test_the_baseline_of_a_fold_is_temperature_scaling():
+    model, truth, train, validation, _ = problem()
+    for fold in make_folds(model, 3 * truth, train, validation).parts:
+        logits = model(fold.recalibrated_theta, fold.held_out.inputs)
+        expected = -torch.nn.functional.cross_entropy(logits, fold.held_out.targets, reduction="none")
+        torch.testing.assert_close(fold.baseline, expected)
+
+
+def test_folds_are_the_same_every_time(untouched_rng):
+    model, truth, train, validation, _ = problem()
+    first, second = (make_folds(model, truth, train, validation) for _ in range(2))
+    assert all(torch.equal(a.index, b.index) for a, b in zip(first.parts, second.parts, strict=True))
+
+
+def test_too_few_points_to_choose_by():
+    model, truth, train, validation, _ = problem()
+    with pytest.raises(ValueError, match=r"`validation` must hold at least 10 points to choose by, got 9\. Hold out more"):
+        choose_target(model, truth, train, validation.subset(slice(0, 9)))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_precisions_are_measured_in_the_scale_of_the_weights(bias):
+    """Features a thousand times as large: weights a thousandth as large, precisions a million times as large."""
+    model, truth, train, validation, _ = problem(bias=bias)
+    factor = torch.full_like(truth, 1000.0)
+    factor[model.head.num_outputs * model.head.num_features :] = 1.0  # the bias stays
+    small = make_folds(model, truth, train, validation)
+    large = make_folds(
+        model,
+        truth / factor,
+        replace(train, inputs=1000 * train.inputs),
+        replace(validation, inputs=1000 * validation.inputs),
+    )
+    assert large.unit == pytest.approx(1e6 * small.unit)
+
+
+def test_a_head_of_zeros_has_a_unit_too():
+    model, truth, train, validation, _ = problem()
+    assert make_folds(model, 0 * truth, train, validation).unit == 1.0
+
+
+# The data to fit on
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_of_both_sets_the_training_points_weigh_as_much_as_the_held_out_ones(weighted):
+    _, _, train, validation, _ = problem(weighted=weighted)
+    both = combine("both", train, validation)
+    assert len(both) == len(train) + len(validation)
+    mass = [float(part.sum()) for part in both.weights.split([len(train), len(validation)])]
+    assert mass[0] == pytest.approx(mass[1])
+    torch.testing.assert_close(both.weights[len(train) :], point_weights(validation))
+    ratio = both.weights[: len(train)] / point_weights(train)
+    torch.testing.assert_close(ratio, ratio[0].expand(len(train)))
+    assert torch.equal(both.inputs, torch.cat([train.inputs, validation.inputs]))
+    assert torch.equal(both.targets, torch.cat([train.targets, validation.targets]))
+
+
+def test_training_points_are_never_made_heavier():
+    _, _, train, validation, _ = problem()
+    both = combine("both", train.subset(slice(0, 10)), validation)
+    assert both.weights.tolist() == [1.0] * (10 + NUM_VALIDATION)
+
+
+def test_one_of_the_sets_alone():
+    _, _, train, validation, _ = problem()
+    assert combine("training", train, validation) is train
+    assert combine("validation", train, validation) is validation
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_thinning_keeps_the_mass(weighted):
+    _, _, train, _, _ = problem(weighted=weighted)
+    few = selection._thin(train, 40)
+    assert len(few) == 40
+    assert float(few.weights.sum()) == pytest.approx(float(point_weights(train).sum()))
+    rows = {tuple(row) for row in train.inputs.tolist()}
+    assert len({tuple(row) for row in few.inputs.tolist()} & rows) == 40
+    assert selection._thin(train, NUM_TRAIN) is train
+
+
+def test_choosing_sees_thinned_training_data_and_the_result_all_of_it(monkeypatch):
+    model, truth, train, validation, _ = problem()
+    monkeypatch.setattr(selection, "_THINNED", 20)
+    assert len(make_folds(model, truth, train, validation).train) == 2 * NUM_VALIDATION
+    target = choose_target(model, truth, train, validation, prior_mean="zero", prior_precision=1.0)
+    assert len(target.data) >= NUM_TRAIN or target.tuning.data == "validation"
+
+
+# What is chosen
+
+
+def test_nothing_better_than_the_default():
+    """A head that is right but for its temperature: both sets, around the scaled head, at the default precision."""
+    model, truth, train, validation, test = problem()
+    target = chosen("confident")
+    assert (target.tuning.data, target.tuning.prior_mean) == ("both", "scaled head")
+    assert target.prior_precision == pytest.approx(20.0 * make_folds(model, 3 * truth, train, validation).unit)
+    assert not target.tuning.at_bound
+    assert torch.allclose(target.prior_mean, recalibrate(model, 3 * truth, validation)[1])
+    assert nll(target, test) < -float(model.likelihood.log_prob(model(truth, test.inputs), test.targets).mean()) + 0.05
+
+
+@pytest.mark.parametrize("kind", ["spoilt", "random"])
+def test_a_head_that_is_no_good_is_left(kind):
+    """The training data know better than the head, and are listened to: nearly as good as the true parameters."""
+    model, _, train, _, test = problem()
+    target = chosen(kind)
+    assert target.tuning.data in ("training", "both")
+    ideal = nll(Target(model, train, 1.0), test)
+    assert nll(target, test) < ideal + 0.05
+
+
+@pytest.mark.parametrize("kind", ["confident", "spoilt"])
+def test_the_record(kind):
+    tuning = chosen(kind).tuning
+    assert tuning.criterion == "validation"
+    record = {(c.data, c.prior_mean, c.precision): c for c in tuning.candidates}
+    assert len(record) == len(tuning.candidates)
+    best, default = record[tuning.data, tuning.prior_mean, tuning.precision], tuning.candidates[0]
+    assert (default.data, default.prior_mean) == ("both", "scaled head")
+    assert {c.data for c in tuning.candidates} <= set(selection.DATA)
+    baselines = {round(c.score - c.margin, 9) for c in tuning.candidates}
+    assert len(baselines) == 1  # all against the same temperature scaling
+    assert all(c.margin_error > 0 for c in tuning.candidates)
+    assert best.score >= default.score
+
+
+def test_scores_are_held_out_ones_of_all_folds():
+    """The default's score again, fold by fold, from the parts."""
+    model, truth, train, validation, _ = problem()
+    folds, default = make_folds(model, 3 * truth, train, validation), chosen("confident").tuning.candidates[0]
+    values = []
+    for fold in folds.parts:
+        target = folds.target(fold, "both", "scaled head", default.precision)
+        values.append(held_out_log_probs(target, find_mode(target).theta, fold.held_out) - fold.baseline)
+    margins = torch.cat(values)
+    assert default.margin == pytest.approx(float(margins.mean()), abs=1e-3)
+    assert default.margin_error == pytest.approx(float(margins.std()) / len(margins) ** 0.5, rel=0.05)
+
+
+def test_the_choice_is_deterministic(untouched_rng):
+    model, truth, train, validation, _ = problem()
+    first = chosen("confident")
+    second = choose_target(model, 3 * truth, train, validation)
+    assert second.tuning == first.tuning
+    assert torch.equal(second.prior_mean, first.prior_mean)
+
+
+def test_the_scale_of_features_does_not_matter():
+    model, truth, train, validation, test = problem(bias=False)
+    results = []
+    for factor in (1.0, 1000.0):
+        parts = [replace(part, inputs=factor * part.inputs) for part in (train, validation, test)]
+        target = choose_target(model, 3 * truth / factor, parts[0], parts[1])
+        results.append((target, model.likelihood.probs(model(find_mode(target).theta, parts[2].inputs))))
+    (one, probs), (other, others) = results
+    assert (one.tuning.data, one.tuning.prior_mean) == (other.tuning.data, other.tuning.prior_mean)
+    assert other.prior_precision == pytest.approx(1e6 * one.prior_precision)
+    torch.testing.assert_close(others, probs, rtol=0, atol=1e-5)
+
+
+# What is given
+
+
+@pytest.mark.parametrize("name", ["zero", "head", "scaled head"])
+def test_a_prior_mean_by_name(name):
+    model, truth, train, validation, _ = problem()
+    target = choose_target(model, truth, train, validation, prior_mean=name, prior_precision=2.0)
+    expected = {"zero": 0 * truth, "head": truth, "scaled head": recalibrate(model, truth, validation)[1]}[name]
+    torch.testing.assert_close(target.prior.mean, expected)
+    assert target.prior_precision == 2.0
+    assert {(c.prior_mean, c.precision) for c in target.tuning.candidates} == {(name, 2.0)}
+    assert not target.tuning.at_bound
+
+
+@pytest.mark.parametrize("mean", [0.25, torch.full((16,), 0.25, dtype=torch.float64)])
+@pytest.mark.parametrize("held_out", [True, False])
+def test_a_prior_mean_as_a_value(mean, held_out):
+    model, truth, train, validation, _ = problem()
+    target = choose_target(
+        model, truth, train, validation if held_out else None, prior_mean=mean, prior_precision=torch.tensor(2.0)
+    )
+    assert bool((target.prior.mean == 0.25).all())
+    assert target.prior_precision == 2.0
+    assert target.tuning.prior_mean == "given"
+    assert target.tuning.criterion == ("validation" if held_out else "given")
+
+
+@pytest.mark.parametrize("held_out", [True, False])
+def test_a_prior_precision_for_every_parameter(held_out):
+    model, truth, train, validation, _ = problem()
+    precision = noise(16).abs() + 0.5
+    target = choose_target(
+        model, truth, train, validation if held_out else None, prior_mean="head", prior_precision=precision
+    )
+    assert torch.equal(target.prior_precision, precision)
+    assert torch.equal(target.prior_mean, truth)
+    assert (target.tuning.criterion, target.tuning.data) == ("given", "training")
+    assert math.isnan(target.tuning.precision)
+    assert len(target.data) == NUM_TRAIN
+
+
+def test_without_validation_the_evidence_decides():
+    model, truth, train, _, _ = problem()
+    target = choose_target(model, truth, train)
+    assert target.tuning.criterion == "evidence"
+    assert (target.tuning.prior_mean, target.tuning.data) == ("zero", "training")
+    assert target.prior_mean == 0.0
+    best = max(target.tuning.candidates, key=lambda candidate: candidate.score)
+    assert best.precision == target.prior_precision
+    head = choose_target(model, noise(16), train, prior_mean="head")
+    assert torch.equal(head.prior_mean, noise(16))
+    assert head.tuning.criterion == "evidence"
+
+
+def test_regression_has_no_scaled_head():
+    full = regression(num_points=60)
+    train, validation = full.data.subset(slice(0, 40)), full.data.subset(slice(40, 60))
+    target = choose_target(full.model, noise(full.dim), train, validation, prior_precision=1.0)
+    assert {c.prior_mean for c in target.tuning.candidates} <= {"zero", "head"}
+    with pytest.raises(ValueError, match=r"`prior_mean` 'scaled head' has no meaning for GaussianNoise.*Pass 'head'"):
+        choose_target(full.model, noise(full.dim), train, validation, prior_mean="scaled head")
+
+
+@pytest.mark.parametrize("shape", [(-1,), (-1, 1)])
+def test_targets_of_any_shape_that_the_likelihood_takes(shape):
+    """One output: targets (N,) and (N, 1) are the same thing, in either set."""
+    model, truth, train, validation, _ = problem(binary)
+    expected = choose_target(model, truth, train, validation, prior_mean="head", prior_precision=1.0)
+    other = replace(validation, targets=validation.targets.double().view(shape))
+    found = choose_target(model, truth, train, other, prior_mean="head", prior_precision=1.0)
+    assert found.tuning == expected.tuning
+
+
+WRONG = {
+    "unknown mean": (
+        {"prior_mean": "mode"},
+        "`prior_mean` must be one of 'auto', 'scaled head', 'head', 'zero', got 'mode'",
+    ),
+    "unknown precision": ({"prior_precision": "evidence"}, "`prior_precision` must be one of 'auto', got 'evidence'"),
+    "zero precision": ({"prior_precision": 0.0}, "`prior_precision` must be positive and finite, got 0. It is the inverse"),
+    "short mean": ({"prior_mean": torch.zeros(3).double()}, "`prior_mean` must be a number or have shape (16,), got (3,)"),
+    "short precision": (
+        {"prior_precision": torch.ones(3).double()},
+        "`prior_precision` must be a number or have shape (16,), got (3,)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_priors_are_refused(case):
+    model, truth, train, validation, _ = problem()
+    options, message = WRONG[case]
+    with pytest.raises(ValueError) as caught:
+        choose_target(model, truth, train, validation, **options)
+    assert message in str(caught.value)
+
+
+def test_wrong_data_are_refused():
+    model, truth, train, validation, _ = problem()
+    with pytest.raises(ValueError, match="`prior_mean` 'scaled head' needs held-out data for its temperature"):
+        choose_target(model, truth, train, prior_mean="scaled head")
+    with pytest.raises(TypeError, match=r"`theta` must be torch\.float64 on cpu like `train\.inputs`, got torch\.float32"):
+        choose_target(model, truth.float(), train, validation)
+    with pytest.raises(ValueError, match=r"`validation` must have features of shape \(N, 3\), got \(60, 2\)"):
+        choose_target(model, truth, train, Batch(validation.inputs[:, :2], validation.targets))
+    with pytest.raises(TypeError, match="`validation` must be a Batch, got tuple"):
+        choose_target(model, truth, train, (validation.inputs, validation.targets))
+    with pytest.raises(ValueError, match=r"`data\.inputs` must have shape \(N, 5\) for this head"):
+        choose_target(Model(LinearHead(5, 4), Categorical()), noise(24), train, validation)
+    with pytest.raises(ValueError, match=r"must have shape \(N, 4\)"):
+        choose_target(Model(model.head, GaussianNoise(1.0)), truth, train, validation)
