@@ -52,3 +52,64 @@ def test_a_generator_on_the_cpu_is_refused(data):
     posterior = burnish.fit_laplace(target_on("cuda", data)).posterior
     with pytest.raises(ValueError, match="`generator` must live on cuda:0, where the tensors are, got one on cpu"):
         posterior.sample(2, generator=burnish.make_generator(0))
+
+
+@pytest.fixture
+def network(data):
+    """Trained for a few steps on the CPU, then moved."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
+        optimiser = torch.optim.Adam(network.parameters(), lr=0.03)
+        for _ in range(30):
+            optimiser.zero_grad()
+            nn.functional.cross_entropy(network(data[0][:4000]), data[1][:4000]).backward()
+            optimiser.step()
+    return network.to("cuda")
+
+
+def parts(data):
+    return [(data[0][rows], data[1][rows]) for rows in (slice(0, 4000), slice(4000, 5500), slice(5500, 6000))]
+
+
+def test_refine_on_a_gpu_is_that_on_a_cpu(network, data, tmp_path):
+    """Loaders give batches on the CPU; the result is where the network is, and the same up to rounding elsewhere."""
+    train, validation, test = parts(data)
+    state, cuda_state = torch.get_rng_state(), torch.cuda.get_rng_state()
+    options = {"prior_mean": "head", "prior_precision": 20.0, "flow": {"max_steps": 20}}
+    bnn = burnish.refine(network, train, validation=validation, **options)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(torch.cuda.get_rng_state(), cuda_state)
+    assert bnn.samples.is_cuda
+    assert bnn.posterior.base.mean.is_cuda
+    probs = bnn.predict(test[0]).probs  # inputs on the CPU are moved
+    assert probs.is_cuda
+    torch.testing.assert_close(bnn(test[0].cuda()).exp(), probs)
+    bnn.save(tmp_path / "posterior.safetensors")
+    loaded = burnish.load(tmp_path / "posterior.safetensors", network)
+    assert torch.equal(loaded.predict(test[0]).probs, probs)
+
+    bnn.to("cpu")
+    assert not any(tensor.is_cuda for tensor in (*network.parameters(), *network.buffers(), bnn.samples))
+    torch.testing.assert_close(bnn.predict(test[0]).probs, probs.cpu(), rtol=1e-4, atol=1e-5)
+    assert network.eval()(test[0]).device.type == "cpu"
+    here = burnish.load(tmp_path / "posterior.safetensors", network)  # the fingerprint is that of every device
+    assert torch.equal(here.samples, loaded.samples.cpu())
+    torch.testing.assert_close(here.predict(test[0].cuda()).probs, probs.cpu(), rtol=1e-4, atol=1e-5)
+    fitted = burnish.refine(network, train, validation=validation, **options)
+    assert fitted.tuning.data == bnn.tuning.data
+    torch.testing.assert_close(fitted.predict(test[0]).probs, probs.cpu(), rtol=0, atol=0.05)
+
+
+def test_the_posterior_may_be_fitted_elsewhere_than_the_network_is(network, data):
+    train, validation, test = parts(data)
+    options = {"prior_mean": "head", "prior_precision": 20.0, "method": "laplace"}
+    bnn = burnish.refine(network, train, validation=validation, device="cpu", **options)
+    assert bnn.posterior.mean.device.type == "cpu"
+    assert bnn.samples.is_cuda  # predictions are made where the network is
+    again = burnish.refine(network, train, validation=validation, **options)
+    torch.testing.assert_close(bnn.predict(test[0]).probs, again.predict(test[0]).probs, rtol=0, atol=0.05)
+    network.to("cpu")
+    moved = burnish.refine(network, train, validation=validation, device="cuda", **options)
+    assert moved.posterior.mean.is_cuda
+    assert moved.predict(test[0]).probs.device.type == "cpu"

@@ -1,21 +1,26 @@
 """burnish: a Bayesian posterior for the last layer of any trained network, post hoc, in seconds, checked."""
 
 from burnish import diagnostics, metrics
+from burnish.batches import Batch
+from burnish.bayesian_network import BayesianNetwork, Refinement, load
 from burnish.bijections import Affine, Bijection, DiagonalScale, Planar, Radial, Rotation, Shift, SinhArcsinh
 from burnish.errors import FitError
-from burnish.features import Backbone, Batch, extract_features, split_last_layer
+from burnish.features import Backbone, extract_features, split_last_layer
 from burnish.heads import LinearHead, Model
 from burnish.inference.flow import FlowFit, default_bijections, fit_flow, paper_protocol
 from burnish.inference.laplace import LaplaceFit, fit_laplace
 from burnish.inference.mode import Mode, find_mode
 from burnish.inference.prior import prior_mean_candidates, tune_prior
+from burnish.inference.selection import choose_target
 from burnish.inference.temperature import TemperatureFit, fit_temperature
 from burnish.likelihoods import Bernoulli, Categorical, GaussianNoise, Likelihood
 from burnish.noise import make_generator
 from burnish.posteriors import DensityPosterior, FlowPosterior, Gaussian, Posterior, SamplePosterior
 from burnish.predictive import Prediction, predict
+from burnish.refine import refine
 from burnish.scales import Dense, Diagonal, Kronecker, Scale
-from burnish.target import Expansion, KroneckerCurvature, PriorTuning, SubsampledTarget, Target
+from burnish.target import Expansion, KroneckerCurvature, PriorCandidate, PriorTuning, SubsampledTarget, Target
+from burnish.verdict import HeldOut, Score, Verdict, judge
 
 __version__ = "0.1.0"
 
@@ -23,6 +28,7 @@ __all__ = [
     "Affine",
     "Backbone",
     "Batch",
+    "BayesianNetwork",
     "Bernoulli",
     "Bijection",
     "Categorical",
@@ -36,6 +42,7 @@ __all__ = [
     "FlowPosterior",
     "Gaussian",
     "GaussianNoise",
+    "HeldOut",
     "Kronecker",
     "KroneckerCurvature",
     "LaplaceFit",
@@ -46,16 +53,21 @@ __all__ = [
     "Planar",
     "Posterior",
     "Prediction",
+    "PriorCandidate",
     "PriorTuning",
     "Radial",
+    "Refinement",
     "Rotation",
     "SamplePosterior",
     "Scale",
+    "Score",
     "Shift",
     "SinhArcsinh",
     "SubsampledTarget",
     "Target",
     "TemperatureFit",
+    "Verdict",
+    "choose_target",
     "default_bijections",
     "diagnostics",
     "extract_features",
@@ -63,11 +75,14 @@ __all__ = [
     "fit_flow",
     "fit_laplace",
     "fit_temperature",
+    "judge",
+    "load",
     "make_generator",
     "metrics",
     "paper_protocol",
     "predict",
     "prior_mean_candidates",
+    "refine",
     "split_last_layer",
     "tune_prior",
 ]

@@ -90,7 +90,13 @@ def predict(
     check_finite("inputs", inputs, "Check the network's activations on these points.")
     theta = posterior.sample(num_samples, generator=generator)
     check_like("inputs", inputs, theta, "the posterior")
-    rows = max(1, _CHUNK_ENTRIES // (num_samples * model.head.num_outputs))
+    return predict_at(model, theta, inputs, keep_samples=keep_samples)
+
+
+@torch.no_grad()
+def predict_at(model: Model, theta: Tensor, inputs: Tensor, *, keep_samples: bool = True) -> Prediction:
+    """Predictions for inputs (N, P), averaged over given parameters (S, d)."""
+    rows = max(1, _CHUNK_ENTRIES // (len(theta) * model.head.num_outputs))
     parts = [_predict_rows(model, theta, chunk, keep_samples) for chunk in torch.split(inputs, rows)]
     return Prediction(
         mean=torch.cat([part.mean for part in parts]),

@@ -1,0 +1,217 @@
+"""The product: a network whose last layer is a set of posterior samples, to call, to save and to load."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from burnish._checks import check_at_least
+from burnish.batches import split_rows, to_device
+from burnish.bijections import Affine, DiagonalScale, Planar, Radial, Rotation, Shift, SinhArcsinh
+from burnish.encoding import decode, encode
+from burnish.features import Backbone, call_network, place_of
+from burnish.heads import LinearHead, Model
+from burnish.likelihoods import Bernoulli, Categorical, GaussianNoise
+from burnish.posteriors import FlowPosterior, Gaussian, SamplePosterior
+from burnish.predictive import Prediction, predict_at
+from burnish.scales import Dense, Diagonal, Kronecker
+from burnish.storage import Fingerprint, check_fingerprint, fingerprint, read_file, write_file
+from burnish.target import PriorCandidate, PriorTuning
+from burnish.verdict import HeldOut, Score, Verdict
+
+__all__ = ["BayesianNetwork", "Refinement", "load"]
+
+
+@dataclass(frozen=True, eq=False)
+class Refinement:
+    """All that is known about a last layer after refinement; what a saved file holds, without the training data."""
+
+    head: str
+    """Name of the layer in the network."""
+    model: Model
+    samples: Tensor
+    """(S, d): the draws of the posterior that predictions are averaged over."""
+    posterior: Gaussian | FlowPosterior | SamplePosterior
+    prior: Gaussian
+    verdict: Verdict
+    tuning: PriorTuning
+    """How the prior and the data to fit on were chosen."""
+    temperature: float | None
+    """What temperature scaling divides the outputs by, from the held-out data."""
+    seconds: dict[str, float]
+    """What each stage took."""
+    fingerprint: Fingerprint
+    """Of the network without its last layer."""
+
+    def __post_init__(self) -> None:
+        """Refuses parts that do not belong together, as only a damaged file has them."""
+        expected = {"model": Model, "prior": Gaussian, "verdict": Verdict, "tuning": PriorTuning, "fingerprint": Fingerprint}
+        for name, kind in expected.items():
+            if not isinstance(getattr(self, name), kind):
+                raise TypeError(f"`{name}` must be a {kind.__name__}, got {type(getattr(self, name)).__name__}.")
+        if not isinstance(self.posterior, Gaussian | FlowPosterior | SamplePosterior) or not isinstance(self.head, str):
+            raise TypeError("`posterior` must be a posterior and `head` a name.")
+        dim = self.model.head.dim
+        if self.samples.ndim != 2 or len(self.samples) == 0 or self.samples.shape[1] != dim:
+            raise ValueError(f"`samples` must have shape (S, {dim}) for this head, got {tuple(self.samples.shape)}.")
+        if self.posterior.dim != dim or self.prior.dim != dim:
+            raise ValueError(
+                f"`posterior` and `prior` must have {dim} dimensions, got {self.posterior.dim} and {self.prior.dim}."
+            )
+
+
+_KINDS = (
+    *(Refinement, Model, LinearHead, Categorical, Bernoulli, GaussianNoise),
+    *(Gaussian, FlowPosterior, SamplePosterior, Dense, Diagonal, Kronecker),
+    *(Affine, DiagonalScale, Planar, Radial, Rotation, Shift, SinhArcsinh),
+    *(Verdict, HeldOut, Score, PriorTuning, PriorCandidate, Fingerprint),
+)
+
+
+class BayesianNetwork(nn.Module):
+    """A network with a posterior in place of its last layer, as `refine` and `load` make it.
+
+    `bnn(x)` stands in for `network(x)`: it returns the log of the predictive probabilities, whose softmax they are; for a
+    binary network with one output the logit of the predictive probability; for regression the predictive mean.
+    Predictions are one pass of the backbone and one matrix product with samples drawn beforehand: the same input always
+    gives the same output, and the module can be exported.
+
+    The backbone is the user's network, shared and not copied: `.to(...)` moves or casts both. It runs in eval mode whatever
+    `.train()` says.
+    """
+
+    samples: Tensor
+
+    def __init__(self, backbone: Backbone, refinement: Refinement) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.refinement = refinement
+        home, _ = place_of(backbone, refinement.samples.device)
+        self.register_buffer("samples", refinement.samples.to(home))
+
+    @property
+    def posterior(self) -> Gaussian | FlowPosterior | SamplePosterior:
+        """The distribution over the last layer's parameters, where it was fitted or loaded; `.to` does not move it."""
+        return self.refinement.posterior
+
+    @property
+    def prior(self) -> Gaussian:
+        """The prior that was chosen, or given."""
+        return self.refinement.prior
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether to trust it, and why."""
+        return self.refinement.verdict
+
+    @property
+    def tuning(self) -> PriorTuning:
+        """How prior and data were chosen."""
+        return self.refinement.tuning
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """What each stage of the refinement took."""
+        return dict(self.refinement.seconds)
+
+    @property
+    def model(self) -> Model:
+        """Head and likelihood."""
+        return self.refinement.model
+
+    def forward(self, x: Any = None, *args: Any, **kwargs: Any) -> Tensor:
+        """Log-probabilities (N, C), one logit (N, 1) or means (N, C), for inputs as the network takes them.
+
+        The first argument has a name for the sake of `torch.export`, which describes shapes by it.
+        """
+        features = self.backbone(**kwargs) if x is None else self.backbone(x, *args, **kwargs)
+        if features.ndim != 2:
+            raise ValueError(f"`x` must be a batch, with one row per point, got features of shape {tuple(features.shape)}.")
+        return self.model.likelihood.average(self.model(self.samples, features.to(self.samples.dtype)))
+
+    @torch.no_grad()
+    def predict(self, x: Any, *, batch_size: int = 512, keep_samples: bool = True) -> Prediction:
+        """Probabilities, or means, with their uncertainty.
+
+        Args:
+            x: a tensor, an array, or a dictionary of them, as the network takes them, on any device.
+            batch_size: points that go through the network at once.
+            keep_samples: whether the result holds every sample's own prediction, (S, N, K).
+        """
+        check_at_least("batch_size", batch_size, 1)
+        known = isinstance(x, Tensor | Mapping | list | tuple) or hasattr(x, "__array__")
+        if not known or getattr(x, "ndim", 1) == 0:
+            raise TypeError(f"`x` must be a tensor, an array or a dictionary of them, got {x!r}. Pass one row per point.")
+        home, dtype = place_of(self.backbone, self.samples.device)
+        try:
+            parts = [call_network(self.backbone, to_device(piece, home, dtype)) for piece in split_rows(x, batch_size)]
+        except Exception as error:  # whatever the user's forward raises
+            raise ValueError(
+                f"`x` must be inputs that the network takes, but it fails with {type(error).__name__}: {error}. "
+                "Pass them as in training: shape, type and form."
+            ) from error
+        if not parts:
+            raise ValueError("`x` must hold at least one point, got none. Pass one row per point.")
+        features = torch.cat(parts).to(self.samples.device, self.samples.dtype)
+        if features.ndim != 2 or features.shape[1] != self.model.head.num_features:
+            raise ValueError(
+                f"`x` must be a batch of inputs with one row per point, got one that has features of shape "
+                f"{tuple(features.shape)}. Add the dimension of the batch: `x.unsqueeze(0)`."
+            )
+        return predict_at(self.model, self.samples, features, keep_samples=keep_samples)
+
+    def train(self, mode: bool = True) -> Self:
+        """Sets only the module's own flag: the shared network keeps its mode, and predictions are in eval mode always."""
+        self.training = mode
+        return self
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes samples, posterior, prior, verdict and a fingerprint of the backbone to a safetensors file, at once or not.
+
+        The network's own weights and the training data are not in it.
+        """
+        tree, tensors = encode(replace(self.refinement, fingerprint=self._current_fingerprint()), _KINDS)
+        write_file(path, {"refinement": tree}, tensors)
+
+    def _current_fingerprint(self) -> Fingerprint:
+        """Of the backbone as it is: in another precision perhaps, but not with other weights."""
+        before, now = self.refinement.fingerprint, fingerprint(self.backbone)
+        if before.shapes == now.shapes and before.values != now.values:
+            raise ValueError(
+                "`network` must have the weights that this posterior was made for, but they have changed since. "
+                "Refine it again, and save that."
+            )
+        return now
+
+    def extra_repr(self) -> str:
+        """One line: how many samples of what."""
+        head = self.model.head
+        return f"{len(self.samples)} samples of {head.num_outputs} x {head.num_features} weights, {self.model.likelihood}"
+
+
+def load(path: str | os.PathLike[str], network: nn.Module) -> BayesianNetwork:
+    """The Bayesian network that was saved, around the network it was made for.
+
+    Args:
+        path: a file that `BayesianNetwork.save` wrote.
+        network: the trained network, with the weights it had then; another one is refused.
+    """
+    if not isinstance(network, nn.Module):
+        raise TypeError(f"`network` must be a torch.nn.Module, got {type(network).__name__}. Pass the trained module.")
+    header, tensors = read_file(path)
+    refinement = decode(header.get("refinement"), tensors, _KINDS)
+    if not isinstance(refinement, Refinement):
+        raise ValueError(f"`path` {os.fspath(path)} must hold a refinement, got {type(refinement).__name__}. Save it again.")
+    layer = dict(network.named_modules(remove_duplicate=False)).get(refinement.head)
+    head = refinement.model.head
+    if not isinstance(layer, nn.Linear) or (layer.in_features, layer.out_features) != (head.num_features, head.num_outputs):
+        raise ValueError(
+            f"`network` must have a linear layer {refinement.head!r} from {head.num_features} to {head.num_outputs}, got "
+            f"{layer if layer is not None else 'no such layer'}. Pass the network that this posterior was made for."
+        )
+    backbone = Backbone.cut(network, refinement.head)
+    check_fingerprint(refinement.fingerprint, backbone)
+    return BayesianNetwork(backbone, refinement)

@@ -1,0 +1,226 @@
+"""One call: from a trained network and its data to a network that knows what it does not know."""
+
+import inspect
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from burnish._checks import check_at_least, check_choice
+from burnish.bayesian_network import BayesianNetwork, Refinement
+from burnish.inference.flow import fit_flow
+from burnish.inference.laplace import choose_structure, fit_laplace
+from burnish.inference.selection import check_prior, choose_target, make_folds
+from burnish.likelihoods import Likelihood
+from burnish.noise import make_generator, standard_normal
+from burnish.posteriors import FlowPosterior, Gaussian
+from burnish.problem import Problem, read_problem
+from burnish.progress import Stages
+from burnish.storage import fingerprint
+from burnish.target import Target
+from burnish.verdict import HeldOut, compare_held_out, judge
+
+__all__ = ["refine"]
+
+METHODS = ("auto", "laplace", "flow")
+_NO_CHECK = (
+    "no `validation` data: nothing shows that the result predicts better than the network. "
+    "Pass points that the network was not trained on as `validation`."
+)
+_NO_VALIDATION = (
+    "no `validation` data: the prior is chosen by the evidence of the training data. Where the network has overfitted them, "
+    "that prior is too weak, and the result predicts worse than the network. Pass points that it was not trained on "
+    "as `validation`, or a `prior_precision` that is known to be good."
+)
+_FLOW_OPTIONS = set(inspect.signature(fit_flow).parameters) - {"target", "base", "generator"}
+
+
+def refine(
+    network: nn.Module,
+    data: Any,
+    *,
+    validation: Any = None,
+    head: str | None = None,
+    likelihood: Likelihood | None = None,
+    prior_mean: str | float | Tensor = "auto",
+    prior_precision: str | float | Tensor = "auto",
+    method: str = "auto",
+    flow: Mapping[str, Any] | None = None,
+    num_samples: int = 20,
+    device: torch.device | str | None = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> BayesianNetwork:
+    """Gives a trained network a Bayesian last layer, without training it again and without touching it.
+
+    Features are computed once; the prior and the data to fit on are chosen by points held out; a Gaussian is put at the
+    mode of the last layer's posterior and refined by a flow; the result is scored on held-out points against the network
+    and against temperature scaling, and its `verdict` says how it did.
+
+    Args:
+        network: a trained network that ends in an `nn.Linear`.
+        data: what it was trained on: a loader of `(x, targets)`, `(x, targets, weights)` or dictionary batches, such a
+            tuple or dictionary of tensors or arrays, or a `Dataset`.
+        validation: data of the same kind that it was not trained on; a few hundred points do, a few thousand do better.
+            Without it the prior is chosen by evidence, which is misled by features that the network has overfitted.
+        head: name of the last layer; found when not given.
+        likelihood: `Categorical()`, `Bernoulli()` or `GaussianNoise(std)`; by outputs and targets when not given, the noise
+            then by the network's residuals. One output with targets 0 and 1 only is taken for a binary classifier.
+        prior_mean: "auto", "zero", "head", "scaled head" (divided by the temperature), a number, or a vector (d,).
+        prior_precision: "auto", a number, or a vector (d,).
+        method: "laplace" leaves the Gaussian as it is; "auto" and "flow" refine it.
+        flow: options of `fit_flow`, such as `{"max_steps": 2000}`.
+        num_samples: draws that predictions are averaged over.
+        device: where the posterior is fitted; where the network is, when not given.
+        seed: of all randomness, the shuffling of loaders included; the global random state is left as it was.
+        progress: whether to show a bar, if on a terminal.
+
+    Raises:
+        ValueError: where an argument, the network or the data do not fit, before features are computed if possible.
+    """
+    _check_arguments(network, likelihood, method, flow, num_samples, seed)
+    _check_device(device)
+    if _is_same(validation, data):
+        raise ValueError("`validation` must be data that the network was not trained on, got `data` itself. Hold some out.")
+    check_prior(prior_mean, prior_precision, held_out=validation is not None)
+    priors = {"prior_mean": prior_mean, "prior_precision": prior_precision}
+    recipe = _Recipe("flow" if method == "auto" else method, num_samples, dict(flow or {}))
+    with torch.inference_mode(False), Stages("refine", show=progress) as stages, _own_randomness(int(seed)):
+        problem = read_problem(network, data, validation, head, likelihood, priors, device, stages)
+        if problem.validation is None:
+            warnings.warn(_NO_VALIDATION if isinstance(prior_precision, str) else _NO_CHECK, stacklevel=2)
+        with stages.stage("prior and data"):
+            target = choose_target(
+                problem.model,
+                problem.theta,
+                problem.train,
+                problem.validation,
+                prior_mean=prior_mean,
+                prior_precision=prior_precision,
+                estimated_noise=problem.estimated_noise,
+            )
+        generator = make_generator(seed, target.data.inputs.device)
+        with stages.stage("posterior"):
+            base, posterior = recipe.fit(target, problem.theta, generator)
+            samples = recipe.draw(posterior, generator)
+        with stages.stage("check"):
+            held_out = _score(problem, target, recipe, prior_mean, generator)
+            verdict = judge(target, posterior, base=base, held_out=held_out, generator=generator)
+    if held_out is not None and not verdict.trusted:
+        warnings.warn(f"the result is not trusted: {verdict.reason}", stacklevel=2)
+    assert target.tuning is not None
+    refinement = Refinement(
+        head=problem.backbone.head,
+        model=problem.model,
+        samples=samples,
+        posterior=posterior,
+        prior=target.prior,
+        verdict=verdict,
+        tuning=target.tuning,
+        temperature=problem.temperature,
+        seconds=stages.seconds,
+        fingerprint=fingerprint(problem.backbone),
+    )
+    return BayesianNetwork(problem.backbone, refinement)
+
+
+@dataclass(frozen=True)
+class _Recipe:
+    """How a posterior is made of a target: once for the result, and once for every fold that it is scored on."""
+
+    method: str
+    num_samples: int
+    flow: dict[str, Any] = field(default_factory=dict)
+
+    def fit(
+        self, target: Target, theta: Tensor, generator: torch.Generator
+    ) -> tuple[Gaussian | None, Gaussian | FlowPosterior]:
+        """The Gaussian that was refined, if it was, and the posterior."""
+        gaussian = fit_laplace(target, theta, structure=choose_structure(target)).posterior
+        if self.method == "laplace":
+            return None, gaussian
+        return gaussian, fit_flow(target, gaussian, generator=generator, **self.flow).posterior
+
+    def draw(self, posterior: Gaussian | FlowPosterior, generator: torch.Generator) -> Tensor:
+        """Samples (S, d) in pairs of opposite noise: to first order, their average is the posterior's own."""
+        even = self.num_samples + self.num_samples % 2
+        like = posterior.mean if isinstance(posterior, Gaussian) else posterior.base.mean
+        noise = standard_normal(even, like, generator=generator, antithetic=True)[: self.num_samples]
+        return posterior.from_noise(noise) if isinstance(posterior, Gaussian) else posterior.from_noise(noise)[0]
+
+
+def _score(
+    problem: Problem, target: Target, recipe: _Recipe, prior_mean: str | float | Tensor, generator: torch.Generator
+) -> HeldOut | None:
+    """Network, temperature scaling and recipe on held-out points; the recipe repeated without the points it is scored on."""
+    if problem.validation is None:
+        return None
+    known = problem.model, problem.theta, problem.train, problem.validation, prior_mean
+    folds = make_folds(*known, estimated_noise=problem.estimated_noise)
+    refined = []
+    for fold, fold_target in zip(folds.parts, folds.targets(target), strict=True):
+        _, posterior = recipe.fit(fold_target, problem.theta, generator)
+        refined.append((fold.model, recipe.draw(posterior, generator)))
+    return compare_held_out(
+        [fold.held_out for fold in folds.parts],
+        network=[(problem.network_model, problem.theta.unsqueeze(0))] * len(refined),
+        temperature=[(fold.recalibrated_model, fold.recalibrated_theta.unsqueeze(0)) for fold in folds.parts],
+        refined=refined,
+    )
+
+
+@contextmanager
+def _own_randomness(seed: int) -> Iterator[None]:
+    """Loaders shuffle by the global generator: give them a seed of ours, and the user back his own state."""
+    state = torch.get_rng_state()
+    torch.default_generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(state)
+
+
+def _is_same(validation: Any, data: Any) -> bool:
+    if isinstance(validation, tuple) and isinstance(data, tuple) and validation and data:
+        return validation[0] is data[0]
+    return validation is not None and validation is data
+
+
+def _check_device(device: torch.device | str | None) -> None:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise ValueError(
+            f"`device` must be one that torch can use here, got {device!r} ({str(error).splitlines()[0]}). "
+            "Pass 'cpu', or leave it out for the network's own."
+        ) from None
+
+
+def _check_arguments(network: Any, likelihood: Any, method: str, flow: Any, num_samples: int, seed: int) -> None:
+    """Refuses what can be refused without looking at the data."""
+    if not isinstance(network, nn.Module):
+        raise TypeError(f"`network` must be a torch.nn.Module, got {type(network).__name__}. Pass the trained module.")
+    if likelihood is not None and not isinstance(likelihood, Likelihood):
+        raise TypeError(
+            f"`likelihood` must be a Likelihood, got {likelihood!r}. "
+            "Pass `Categorical()`, `Bernoulli()` or `GaussianNoise(std)`, or leave it out."
+        )
+    check_choice("method", method, METHODS)
+    check_at_least("num_samples", num_samples, 1)
+    check_at_least("seed", seed, 0)
+    if flow is None:
+        return
+    if not isinstance(flow, Mapping):
+        raise TypeError(f"`flow` must be options of `fit_flow` by name, got {type(flow).__name__}. Pass a dictionary.")
+    if method == "laplace":
+        raise ValueError("`flow` has options, but `method` 'laplace' has no flow. Leave one of them out.")
+    unknown = sorted(set(flow) - _FLOW_OPTIONS)
+    if unknown:
+        raise ValueError(
+            f"`flow` must hold options of `fit_flow`, got {', '.join(map(repr, unknown))}. "
+            f"It takes {', '.join(sorted(_FLOW_OPTIONS))}."
+        )

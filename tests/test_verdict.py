@@ -1,0 +1,254 @@
+"""The verdict: known answers on Gaussian targets, scores against independent computations, and when not to trust."""
+
+import math
+import sys
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+
+from burnish import metrics
+from burnish.batches import Batch
+from burnish.inference.flow import fit_flow
+from burnish.inference.laplace import fit_laplace
+from burnish.likelihoods import GaussianNoise
+from burnish.noise import make_generator
+from burnish.posteriors import Gaussian, SamplePosterior
+from burnish.scales import Diagonal
+from burnish.verdict import HeldOut, Score, Verdict, compare_held_out, judge
+
+sys.path.append(str(Path(__file__).parent / "inference"))
+from problems import binary, classification, regression
+
+
+@cache
+def laplace(make):
+    target = make()
+    return target, fit_laplace(target).posterior
+
+
+# Against the target
+
+
+def test_an_exact_posterior(generator):
+    """Conjugate regression: the Gaussian is the posterior, every weight is equal, and nothing can be gained."""
+    target, posterior = laplace(regression)
+    verdict = judge(target, posterior, base=posterior, num_draws=200, generator=generator)
+    assert verdict.khat < 0.1
+    assert verdict.ess == pytest.approx(200, rel=1e-6)
+    assert verdict.num_draws == 200
+    assert verdict.elbo == pytest.approx(fit_laplace(target).log_evidence, abs=1e-6)
+    assert (verdict.elbo_gain, verdict.elbo_gain_standard_error) == (0.0, 0.0)
+
+
+def test_a_good_posterior(generator):
+    target, posterior = laplace(classification)
+    verdict = judge(target, posterior, num_draws=500, generator=generator)
+    assert verdict.khat < 0.7
+    assert 100 < verdict.ess < 500
+    assert verdict.elbo < fit_laplace(target).log_evidence + 1.0
+
+
+def test_a_posterior_that_is_far_too_narrow(generator):
+    target, posterior = laplace(classification)
+    narrow = Gaussian(posterior.mean, Diagonal(0.2 * posterior.scale.covariance().diagonal().sqrt()))
+    verdict = judge(target, narrow, num_draws=500, generator=generator)
+    assert verdict.khat > 0.7
+    assert verdict.ess < 100
+    assert "not shown to be close to the exact posterior" in str(verdict)
+
+
+def test_what_a_flow_gains_is_what_its_fit_says(generator):
+    target = classification(num_points=15, prior_precision=0.2)
+    base = fit_laplace(target).posterior
+    fit = fit_flow(target, base, generator=make_generator(1))
+    verdict = judge(target, fit.posterior, base=base, num_draws=1000, generator=generator)
+    assert verdict.elbo_gain > 3 * verdict.elbo_gain_standard_error
+    assert verdict.elbo_gain == pytest.approx(fit.gain, abs=0.5)
+    # the same draws for both: the difference is known better than either
+    assert verdict.elbo_gain_standard_error < 0.2
+    assert f"the flow gained {verdict.elbo_gain:.2f} ± " in str(verdict)
+
+
+def test_the_number_of_draws_follows_the_data(generator, monkeypatch):
+    target, posterior = laplace(regression)
+    for entries, expected in ((2**27, 1000), (30 * 2 * 300, 300), (1, 100)):
+        monkeypatch.setattr("burnish.verdict._ENTRIES", entries)
+        assert judge(target, posterior, generator=generator).num_draws == expected
+
+
+def test_the_same_generator_gives_the_same_verdict(untouched_rng):
+    target, posterior = laplace(classification)
+    first, second = (judge(target, posterior, num_draws=100, generator=make_generator(3)) for _ in range(2))
+    assert first == second
+    assert first != judge(target, posterior, num_draws=100, generator=make_generator(4))
+
+
+def test_too_few_draws(generator):
+    target, posterior = laplace(regression)
+    with pytest.raises(ValueError, match=r"`num_draws` must be at least 25, got 24\. The tail of the weights needs"):
+        judge(target, posterior, num_draws=24, generator=generator)
+
+
+def test_samples_alone_have_no_density(generator):
+    target, posterior = laplace(regression)
+    samples = SamplePosterior(posterior.sample(30, generator=generator))
+    with pytest.raises(TypeError, match="`posterior` must"):
+        judge(target, samples, generator=generator)
+
+
+# Against points held out
+
+
+@cache
+def held_out_case(make):
+    """Two parts of some points, a network, its recalibrations, and samples of a posterior for each part."""
+    target = make(num_points=90)
+    parts = [target.data.subset(slice(0, 40)), target.data.subset(slice(40, 90))]
+    draws = [torch.randn(7, target.dim, generator=make_generator(seed), dtype=torch.float64) for seed in (5, 6, 7)]
+    model = target.model
+    compared = compare_held_out(
+        parts,
+        network=[(model, draws[0][:1])] * 2,
+        temperature=[(model, draws[0][:1] / 2), (model, draws[0][:1] / 3)],
+        refined=[(model, draws[1]), (model, draws[2])],
+    )
+    return model, parts, draws, compared
+
+
+def test_scores_of_a_classifier_are_those_of_torch_and_metrics():
+    model, parts, draws, compared = held_out_case(classification)
+    targets = torch.cat([part.targets for part in parts])
+    network = torch.cat([model(draws[0][0], part.inputs) for part in parts])
+    scaled = torch.cat([model(draws[0][0], part.inputs) / t for part, t in zip(parts, (2, 3), strict=True)])
+    probs = torch.cat([model(d, part.inputs).softmax(-1).mean(0) for d, part in zip(draws[1:], parts, strict=True)])
+    assert compared.num_points == 90
+    for score, log_probs in zip(
+        (compared.network, compared.temperature, compared.refined),
+        (network.log_softmax(-1), scaled.log_softmax(-1), probs.log()),
+        strict=True,
+    ):
+        assert score.nll == pytest.approx(float(cross_entropy(log_probs, targets)))
+        assert score.ece == pytest.approx(metrics.ece(log_probs.exp(), targets))
+    point = torch.arange(90)
+    for gain, error, rival in (
+        (compared.gain_over_network, compared.gain_over_network_error, network.log_softmax(-1)),
+        (compared.gain_over_temperature, compared.gain_over_temperature_error, scaled.log_softmax(-1)),
+    ):
+        difference = probs.log()[point, targets] - rival[point, targets]
+        assert gain == pytest.approx(float(difference.mean()))
+        assert error == pytest.approx(float(difference.std(correction=0)) / 90**0.5)
+
+
+def test_scores_of_a_binary_classifier():
+    model, parts, draws, compared = held_out_case(binary)
+    targets = torch.cat([part.targets for part in parts])
+    logits = torch.cat([model(draws[0][0], part.inputs) for part in parts]).squeeze(-1)
+    assert compared.network.nll == pytest.approx(float(binary_cross_entropy_with_logits(logits, targets.double())))
+    both = torch.stack([(-logits).sigmoid(), logits.sigmoid()], -1)
+    assert compared.network.ece == pytest.approx(metrics.ece(both, targets))
+
+
+def test_scores_of_a_regressor():
+    target = regression(num_points=90)
+    theta = torch.randn(7, target.dim, generator=make_generator(5), dtype=torch.float64)
+    loud = replace(target.model, likelihood=GaussianNoise(2.0))
+    network, refined = [(loud, theta[:1])], [(target.model, theta)]
+    compared = compare_held_out([target.data], network=network, temperature=network, refined=refined)
+    densities = torch.distributions.Normal(target.model(theta, target.data.inputs), 0.3).log_prob(target.data.targets)
+    mixture = densities.sum(-1).exp().mean(0).log()
+    assert compared.refined.nll == pytest.approx(-float(mixture.mean()))
+    alone = torch.distributions.Normal(target.model(theta[0], target.data.inputs), 2.0).log_prob(target.data.targets)
+    assert compared.network.nll == pytest.approx(-float(alone.sum(-1).mean()))
+    assert compared.network.ece is None
+    assert compared.gain_over_temperature == pytest.approx(compared.network.nll - compared.refined.nll)
+
+
+def test_weights_of_held_out_points_count():
+    """A weight of two, and the point twice."""
+    target = classification(num_points=40)
+    theta = torch.randn(3, target.dim, generator=make_generator(5), dtype=torch.float64)
+    weights = torch.where(torch.arange(40) < 10, 2.0, 1.0).double()
+    heavy = Batch(target.data.inputs, target.data.targets, weights)
+    index = torch.cat([torch.arange(40), torch.arange(10)])
+    one, other = (
+        compare_held_out(
+            [batch],
+            network=[(target.model, theta[:1])],
+            temperature=[(target.model, theta[1:2])],
+            refined=[(target.model, theta)],
+        )
+        for batch in (heavy, target.data.subset(index))
+    )
+    assert one.network.nll == pytest.approx(other.network.nll)
+    assert one.gain_over_network == pytest.approx(other.gain_over_network)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_scores_of_a_network_that_is_sure_and_wrong(dtype):
+    """Probabilities that vanish in floating point have a logarithm all the same."""
+    target = classification(num_points=60, dtype=dtype)
+    theta = 1000.0 * torch.randn(2, target.dim, generator=make_generator(5), dtype=torch.float64).to(dtype)
+    network, calm = [(target.model, theta[:1])], [(target.model, theta[:1] / 1000)]
+    compared = compare_held_out([target.data], network=network, temperature=calm, refined=network)
+    logits = target.model(theta[0], target.data.inputs)
+    assert compared.network.nll == pytest.approx(float(cross_entropy(logits, target.data.targets)), rel=1e-4)
+    assert compared.gain_over_network == 0.0
+    assert compared.gain_over_temperature < -1.0
+    verdict = judge(*laplace(regression), held_out=compared, num_draws=25, generator=make_generator(0))
+    assert not verdict.trusted
+
+
+# The words
+
+
+def held_out(over_network=0.0, over_temperature=0.0, error=0.01):
+    score = Score(0.5, 0.1)
+    return HeldOut(
+        1234,
+        Score(0.5 + over_network, 0.1),
+        Score(0.5 + over_temperature, 0.1),
+        score,
+        over_network,
+        error,
+        over_temperature,
+        error,
+    )
+
+
+@pytest.mark.parametrize(
+    ("scores", "trusted", "reason"),
+    [
+        (None, False, "no held-out data was given, so nothing shows that it predicts better than the network did"),
+        (held_out(0.1, 0.1), True, "held-out NLL 0.5000, the network 0.6000, temperature scaling 0.6000 (1,234 points)"),
+        (held_out(-0.019, -0.019), True, "It cannot be told from the network or temperature scaling"),
+        (held_out(0.1, -0.019), True, "It cannot be told from temperature scaling"),
+        (held_out(-0.03, 0.1, 0.02), False, "so few points cannot tell it from the network, and it looks worse"),
+        (held_out(-0.0005, -0.0005, 0.0001), True, "It cannot be told from"),  # sure, but of nothing that matters
+        (held_out(-0.01, -0.06, 0.02), False, "it predicts worse than temperature scaling"),
+        (held_out(-0.021, 0.1), False, "it predicts worse than the network: held-out NLL 0.5000, the network 0.4790"),
+        (held_out(0.1, -0.021), False, "worse than temperature scaling: held-out NLL 0.5000, the network 0.6000"),
+        (held_out(math.nan, 0.1), False, "held-out NLL"),
+        (held_out(0.1, -math.inf, math.nan), False, "held-out NLL"),
+    ],
+)
+def test_whether_to_trust(scores, trusted, reason, generator):
+    verdict = judge(*laplace(regression), held_out=scores, num_draws=25, generator=generator)
+    assert verdict.trusted is trusted
+    assert reason in verdict.reason
+    assert verdict.held_out is scores
+    first, second = str(verdict).split("\n")
+    assert first == f"{'trusted' if trusted else 'not trusted'}: {verdict.reason}"
+    assert second.startswith("weights: close to the exact posterior where it has mass (k-hat ")
+    assert "25 of 25 draws effective)" in second
+
+
+@pytest.mark.parametrize(("khat", "close"), [(-math.inf, True), (0.69, True), (0.7, False), (math.inf, False)])
+def test_two_lines_whatever_khat_is(khat, close):
+    verdict = Verdict(True, "good.", khat, 12.3, 100, -5.0, 0.0, 0.0)
+    assert len(str(verdict).split("\n")) == 2
+    assert ("not shown to be close" in str(verdict)) is not close
+    assert "flow" not in str(verdict)
