@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help test test-slow lint types bench tables demo clean
+.PHONY: help test test-slow lint types bench pages demo example clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -26,13 +26,18 @@ lint: $(READY) ## ruff: style, imports, docstrings
 types: $(READY) ## mypy, strict
 	$(BIN)/mypy
 
-bench: $(READY) ## refinement against the paper's protocol on Fashion-MNIST (BURNISH_DATA, or a download)
+bench: $(READY) ## refinement on Fashion-MNIST, against the paper's protocol and against temperature scaling (BURNISH_DATA, or a download)
 	$(BIN)/python benchmarks/refinement.py
+	$(BIN)/python benchmarks/refine.py
 
-tables: $(READY) ## README and docs from the records in results/
+pages: $(READY) ## tables and figure of README and docs from the records in results/
 	$(BIN)/python benchmarks/tables.py
+	$(BIN)/python benchmarks/figures.py
 
-demo: $(READY) ## a two-dimensional posterior against its grid: a table and a picture
+demo: $(READY) ## train on scikit-learn's digits, refine, compare, write a report and say where it is
+	$(BIN)/burnish demo --out .cache/demo
+
+example: $(READY) ## a two-dimensional posterior against its grid: a table and a picture
 	$(BIN)/python examples/two_dimensions.py
 
 clean: ## remove the environment and all caches

@@ -35,19 +35,26 @@ class LastLayer:
 
 def load_last_layer(folder: str | None, device: torch.device, *, seed: int = 0, num_epochs: int = 100) -> LastLayer:
     """The last layer of a LeNet trained on Fashion-MNIST; weights and features are kept under .cache."""
-    path = CACHE / f"lenet-fashion-mnist-{num_epochs}-epochs-seed-{seed}.safetensors"
     sets = {split: read_set(folder, split) for split in ("train", "t10k")}
+    network = trained_lenet(sets["train"], device, seed=seed, num_epochs=num_epochs)
+    backbone, model, theta = split_last_layer(network, example=sets["train"][0][:8].to(device))
+    train, test = (extract_features(backbone, sets[split], device=device) for split in ("train", "t10k"))
+    return LastLayer(model, theta.detach(), train, test)
+
+
+def trained_lenet(
+    train: tuple[Tensor, Tensor], device: torch.device, *, seed: int = 0, num_epochs: int = 100
+) -> nn.Sequential:
+    """A LeNet trained on the training set; the weights are kept under .cache."""
+    path = CACHE / f"lenet-fashion-mnist-{num_epochs}-epochs-seed-{seed}.safetensors"
     network = lenet(seed)
     if path.exists():
         network.load_state_dict(load_file(path))
     else:
-        _train(network, *sets["train"], device, num_epochs, seed)
+        _train(network, *train, device, num_epochs, seed)
         path.parent.mkdir(exist_ok=True)
         save_file({name: tensor.cpu().contiguous() for name, tensor in network.state_dict().items()}, path)
-    network.to(device)
-    backbone, model, theta = split_last_layer(network, example=sets["train"][0][:8].to(device))
-    train, test = (extract_features(backbone, sets[split], device=device) for split in ("train", "t10k"))
-    return LastLayer(model, theta.detach(), train, test)
+    return network.to(device)
 
 
 def lenet(seed: int) -> nn.Sequential:

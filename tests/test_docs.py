@@ -10,10 +10,11 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def test_tables_are_those_of_the_records():
-    command = [sys.executable, "benchmarks/tables.py", "--check"]
+@pytest.mark.parametrize("script", ["tables.py", "figures.py"])
+def test_tables_and_figure_are_those_of_the_records(script):
+    command = [sys.executable, f"benchmarks/{script}", "--check"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{done.stdout}{done.stderr}run `make tables`"
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}run `make pages`"
 
 
 def python_blocks() -> list[str]:
@@ -21,16 +22,25 @@ def python_blocks() -> list[str]:
 
 
 @pytest.mark.parametrize("number", range(len(python_blocks())))
-def test_the_code_of_the_readme_runs(number):
+def test_the_code_of_the_readme_runs(number, tmp_path, monkeypatch):
     """In one namespace per block, after a small trained network and its loaders, which the blocks take for granted."""
     import torch
     from torch import nn
+
+    monkeypatch.chdir(tmp_path)  # one of them saves a file
     from torch.utils.data import DataLoader, TensorDataset
 
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(300, 8, generator=generator)
     y = (x[:, 0] > 0).long() + (x[:, 1] > 0).long()
-    network = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+    optimizer = torch.optim.Adam(network.parameters(), lr=0.02)
+    for _ in range(100):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(network(x[:200]), y[:200]).backward()
+        optimizer.step()
     names = {
         "network": network,
         "train_loader": DataLoader(TensorDataset(x[:200], y[:200]), batch_size=50),
