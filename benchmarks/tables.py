@@ -122,7 +122,7 @@ def refine() -> str:
     note = (
         f"\n\nMean and standard deviation over {len(config['seeds'])} networks with {config['splits']} splits each "
         f"({config['num_validation']:,} validation and {10_000 - config['num_validation']:,} test points), and over "
-        f"{config['digits']} networks. Differences of test NLL, with 95 % intervals over networks: {'; '.join(lines)}."
+        f"{len(config['digits'])} networks. Differences of test NLL, with 95 % intervals over networks: {'; '.join(lines)}."
     )
     return markdown(["", "accuracy", "NLL", "ECE", "Brier"], rows) + note + _origin(record)
 

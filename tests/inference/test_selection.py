@@ -12,7 +12,7 @@ from burnish.batches import Batch, point_weights
 from burnish.heads import LinearHead, Model
 from burnish.inference import selection
 from burnish.inference.mode import find_mode
-from burnish.inference.prior import held_out_log_probs
+from burnish.inference.prior import held_out_predictive
 from burnish.inference.selection import choose_target, combine, make_folds
 from burnish.inference.temperature import recalibrate, residual_std
 from burnish.likelihoods import Categorical, GaussianNoise
@@ -50,7 +50,7 @@ def chosen(kind):
 
 def nll(target, batch):
     """Mean NLL of new points under the Laplace posterior of a target."""
-    return -float(held_out_log_probs(target, find_mode(target).theta, batch).mean())
+    return -float(held_out_predictive(target, find_mode(target).theta, batch)[0].mean())
 
 
 # Folds
@@ -105,11 +105,40 @@ def test_the_rule_looks_at_the_points_it_is_given_only():
     noise = 0.01 * torch.randn(200, dtype=torch.float64, generator=make_generator(0))
     first = torch.arange(200) < 100
     weights, theta = torch.ones(200, dtype=torch.float64), torch.zeros(1)
-    default = selection._Trial("both", "head", 1.0, theta, torch.zeros_like(noise), weights)
-    other = selection._Trial("both", "head", 2.0, theta, noise + first * 0.1, weights)
+    default = selection._Trial("both", "head", 1.0, theta, 0 * noise, 0 * noise, weights)
+    other = selection._Trial("both", "head", 2.0, theta, noise + first * 0.1, 0 * noise, weights)
     assert selection._best([default, other], first) is other
     assert selection._best([default, other], ~first) is default
     assert selection._best([default, other]) is other
+
+
+def test_small_sure_gains_do_not_hide_the_loss_that_was_not_seen():
+    """Every point is gained at, the same everywhere; were the default right, one in twenty would cost thirty times that."""
+    gain, loss = math.log(0.99 / 0.95), math.log(0.01 / 0.05)
+    doubt = 0.95 * 0.05 * (gain - loss) ** 2
+    for count, convincing in ((100, False), (10_000, True)):
+        theta, ones = torch.zeros(1), torch.ones(count, dtype=torch.float64)
+        default = selection._Trial("both", "scaled head", 1.0, theta, 0 * ones, 0 * ones, ones)
+        sharper = selection._Trial("both", "head", 1.0, theta, gain * ones, doubt * ones, ones)
+        assert sharper.over(default) == pytest.approx((gain, 0.0))
+        assert sharper.doubt() == pytest.approx(math.sqrt(doubt / count))
+        assert (selection._best([default, sharper]) is sharper) == convincing
+
+
+@pytest.mark.parametrize("make", [classification, binary])
+def test_what_the_default_expects_of_a_candidate_is_what_its_labels_do(make):
+    """Mean and variance of the gain over many labels drawn by the default's probabilities, point by point."""
+    model, truth, train, validation, _ = problem(make)
+    folds = make_folds(model, truth, train, validation)
+    default, other = ("both", "scaled head", 5.0), ("validation", "head", 0.5)
+    _, reference = selection._score(folds, 0, default, None, None)
+    trial, classes = selection._score(folds, 0, other, None, reference)
+    labels = torch.multinomial(reference.exp(), 100_000, replacement=True, generator=make_generator(0))
+    gains = (classes - reference).gather(1, labels)
+    assert torch.allclose(reference.exp().sum(1), torch.ones(len(reference), dtype=torch.float64))
+    assert torch.allclose(trial.doubts, gains.var(1), rtol=0.1, atol=1e-4)
+    index = folds.parts[0].held_out.targets.unsqueeze(1)
+    assert torch.allclose(trial.margins + folds.parts[0].baseline, classes.gather(1, index).squeeze(1))
 
 
 def test_a_given_precision_keeps_the_default_data_and_mean():
@@ -273,7 +302,7 @@ def test_scores_are_held_out_ones_of_all_folds():
     values = []
     for fold in folds.parts:
         target = folds.target(fold, "both", "scaled head", default.precision)
-        values.append(held_out_log_probs(target, find_mode(target).theta, fold.held_out) - fold.baseline)
+        values.append(held_out_predictive(target, find_mode(target).theta, fold.held_out)[0] - fold.baseline)
     margins = torch.cat(values)
     assert default.margin == pytest.approx(float(margins.mean()), abs=1e-3)
     assert default.margin_error == pytest.approx(float(margins.std()) / len(margins) ** 0.5, rel=0.05)

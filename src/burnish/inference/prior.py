@@ -141,7 +141,7 @@ def _follow_path(target: Target, validation: Batch, precisions: Sequence[float] 
     def visit(precision: float, start: Tensor | None) -> Tensor:
         candidate = target.with_prior(precision)
         theta = find_mode(candidate, start).theta
-        log_probs = held_out_log_probs(candidate, theta, validation)
+        log_probs, _ = held_out_predictive(candidate, theta, validation)
         found.append((precision, mean_and_error(log_probs, point_weights(validation).double())[0]))
         return theta
 
@@ -160,8 +160,10 @@ def _follow_path(target: Target, validation: Batch, precisions: Sequence[float] 
 
 
 @torch.no_grad()
-def held_out_log_probs(target: Target, theta: Tensor, held_out: Batch) -> Tensor:
+def held_out_predictive(target: Target, theta: Tensor, held_out: Batch) -> tuple[Tensor, Tensor | None]:
     """Log predictive density of every held-out point (N,), float64, under a Kronecker-factored Laplace posterior at theta.
+
+    And where there are classes, the log-probabilities (N, K) of all of them.
 
     Under that posterior the outputs of one point are independent Gaussians once rotated by `left`, so samples of the
     outputs replace those of all parameters. Every candidate sees the same noise: equal arguments, equal values.
@@ -170,18 +172,19 @@ def held_out_log_probs(target: Target, theta: Tensor, held_out: Batch) -> Tensor
     scale = Kronecker.from_precision(curvature.left, curvature.right, _scalar(target), head, theta.dtype)
     noise = _fixed_noise(head.num_outputs).to(theta)
     rows = max(1, _CHUNK_ENTRIES // (len(noise) * head.num_outputs))
-    parts = []
+    densities, classes = [], []
     for start in range(0, len(held_out), rows):
         inputs, targets = held_out.inputs[start : start + rows], held_out.targets[start : start + rows]
         variance = (head.augment(inputs) @ scale.right) ** 2 @ (scale.std**2).T
         outputs = target.model(theta, inputs)
         if isinstance(likelihood, GaussianNoise):  # Gaussian noise on a Gaussian output: no samples needed
             spread = variance @ (scale.left**2).T + likelihood.std**2
-            parts.append(-0.5 * ((targets - outputs) ** 2 / spread + (2.0 * math.pi * spread).log()).sum(-1))
+            densities.append(-0.5 * ((targets - outputs) ** 2 / spread + (2.0 * math.pi * spread).log()).sum(-1))
         else:
-            sampled = outputs + (noise.unsqueeze(1) * variance.sqrt()) @ scale.left.T
-            parts.append(likelihood.log_prob(sampled, targets).logsumexp(0) - math.log(len(noise)))
-    return torch.cat(parts).double()
+            average = likelihood.average(outputs + (noise.unsqueeze(1) * variance.sqrt()) @ scale.left.T).double()
+            densities.append(likelihood.log_prob(average, targets))
+            classes.append(likelihood.probs(average).clamp_min(torch.finfo(torch.float64).tiny).log())
+    return torch.cat(densities).double(), torch.cat(classes) if classes else None
 
 
 def _fixed_noise(num_outputs: int) -> Tensor:

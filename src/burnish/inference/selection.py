@@ -18,7 +18,7 @@ from burnish.batches import Batch, mean_and_error, point_weights
 from burnish.heads import Model
 from burnish.inference.laplace import choose_structure
 from burnish.inference.mode import HessianSpectrum, find_mode
-from burnish.inference.prior import check_validation, held_out_log_probs, prior_mean_candidates, tune_prior
+from burnish.inference.prior import check_validation, held_out_predictive, prior_mean_candidates, tune_prior
 from burnish.inference.temperature import recalibrate
 from burnish.noise import make_generator
 from burnish.target import PriorCandidate, PriorTuning, Target
@@ -31,7 +31,7 @@ DATA = ("both", "validation", "training")
 _DEFAULT_PRECISION = 20.0  # in units of the head's inverse mean square, as is the path below, in half decades
 _PATH = tuple(_DEFAULT_PRECISION * 10.0 ** (k / 2) for k in range(4, -7, -1))
 _PATIENCE = 3  # steps down the path without a new best after which it is left
-_CONVINCING = 2.0  # standard errors by which a candidate must be better than the default to replace it
+_CONVINCING = 3.0  # standard errors of a gain that refutes the default: of many candidates, one is lucky by two
 _TOLERANCE = 0.03  # posterior standard deviations to a mode that is only to be scored
 _NUM_FOLDS, _MIN_POINTS = 5, 10
 _MANY_ENTRIES = 5 * 10**8  # training points times parameters from which on the default is taken without looking further
@@ -53,8 +53,8 @@ def choose_target(
     With `validation`, points the network was not trained on, the last layer may be fitted on the training data, on the
     validation data, or on both, the training points then weighing together as much as the held-out ones. The default is
     both, with a prior around the temperature-scaled head. Other candidates are scored against it by cross-validation,
-    with Kronecker-factored Laplace posteriors, and one replaces it only if it is better by two standard errors: smaller
-    differences between NLLs of a few thousand points are luck. Without `validation`, a zero-mean prior on the training
+    with Kronecker-factored Laplace posteriors, and the best replaces it only if one is better by three standard errors:
+    smaller differences between NLLs of a few thousand points are luck. Without `validation`, a zero-mean prior on the training
     data, its precision by evidence. How the choice was made is in the result's `tuning`.
 
     Args:
@@ -177,18 +177,36 @@ def make_folds(
 
 @dataclass(frozen=True, eq=False)
 class _Trial:
-    """A candidate, its mode on the first fold, and its margin over temperature scaling at every point scored so far."""
+    """A candidate, its mode on the first fold, and how it did at every point scored so far, fold by fold."""
 
     data: str
     prior_mean: str
     precision: float
     theta: Tensor
     margins: Tensor
+    """Log-likelihood of the points over that by temperature scaling."""
+    doubts: Tensor
+    """Variance of the log-likelihood over the default's, were labels drawn by the default's probabilities."""
     weights: Tensor
 
-    def over(self, other: "_Trial", points: Tensor | slice = slice(None)) -> tuple[float, float]:
-        """How much better than another on the same points, and the standard error of that."""
-        return mean_and_error((self.margins - other.margins)[points], self.weights[points])
+    @property
+    def choice(self) -> tuple[str, str, float]:
+        """What is tried."""
+        return self.data, self.prior_mean, self.precision
+
+    def over(self, default: "_Trial", points: Tensor | slice = slice(None)) -> tuple[float, float]:
+        """How much better than the default on the same points, and the standard error of that."""
+        gains = self.margins - default.margins[: len(self.margins)]
+        return mean_and_error(gains[points], self.weights[points])
+
+    def doubt(self, points: Tensor | slice = slice(None)) -> float:
+        """The standard error of the gain over the default, were the default's probabilities right.
+
+        A candidate that is surer of itself gains a little at almost every point and loses much at a few. Where these few
+        happen to be absent, the spread of the gains says nothing of the loss; the default's probabilities do.
+        """
+        weights = self.weights[points]
+        return float((weights.square() @ self.doubts[points]).sqrt() / weights.sum())
 
 
 def _tune(folds: Folds, precisions: Sequence[float] | None) -> PriorTuning:
@@ -196,17 +214,16 @@ def _tune(folds: Folds, precisions: Sequence[float] | None) -> PriorTuning:
     path = [step * folds.unit for step in _PATH] if precisions is None else list(precisions)
     goal = _DEFAULT_PRECISION * folds.unit if precisions is None else path[0]
     means = [name for name in PRIOR_MEANS if name in folds.parts[0].prior_means] or ["given"]
-    if len(folds.train) * folds.model.head.dim > _MANY_ENTRIES:  # every candidate would take minutes
-        first = _follow_path(folds, DATA[0], means[0], [goal])
-    else:
-        first = [trial for data in DATA for name in means for trial in _follow_path(folds, data, name, path)]
-    wanted = DATA[0], means[0], goal
-    default = next((trial for trial in first if (trial.data, trial.prior_mean, trial.precision) == wanted), first[0])
-    hopeful = [trial for trial in first if trial is not default and sum(trial.over(default)) >= 0.0]
-    trials = [_complete(folds, trial) for trial in (default, *hopeful)]
+    scored = [_score(folds, number, (DATA[0], means[0], goal), None, None) for number in range(len(folds.parts))]
+    default, reference = _join([trial for trial, _ in scored]), [classes for _, classes in scored]
+    first: list[_Trial] = []
+    if len(folds.train) * folds.model.head.dim <= _MANY_ENTRIES:  # every candidate would take minutes otherwise
+        first = [trial for data in DATA for name in means for trial in _follow_path(folds, data, name, path, reference)]
+    hopeful = [trial for trial in first if trial.choice != default.choice and sum(trial.over(default)) >= 0.0]
+    trials = [default, *(_complete(folds, trial, reference) for trial in hopeful)]
     best = _best(trials)
-    scored = torch.cat([torch.full((len(fold.held_out),), number) for number, fold in enumerate(folds.parts)])
-    without = [_best(trials, (scored != number).to(best.margins.device)) for number in range(len(folds.parts))]
+    owner = torch.cat([torch.full((len(fold.held_out),), number) for number, fold in enumerate(folds.parts)])
+    without = [_best(trials, (owner != number).to(best.margins.device)) for number in range(len(folds.parts))]
     baseline = torch.cat([fold.baseline for fold in folds.parts])
     offset = float(best.weights @ baseline / best.weights.sum())
 
@@ -220,40 +237,65 @@ def _tune(folds: Folds, precisions: Sequence[float] | None) -> PriorTuning:
 
 
 def _best(trials: Sequence[_Trial], points: Tensor | slice = slice(None)) -> _Trial:
-    """The first, which is the default, or what these points show to be convincingly better."""
-    best, lead = trials[0], 0.0
-    for trial in trials[1:]:
-        gain, error = trial.over(trials[0], points)
-        if gain - _CONVINCING * error > lead:
-            best, lead = trial, gain - _CONVINCING * error
-    return best
+    """The first, which is the default, unless these points refute it; then the best, less a standard error for caution.
+
+    Once refuted, the default has no say in how much the others are to be doubted.
+    """
+    default = trials[0]
+    gains = [trial.over(default, points) for trial in trials]
+    doubts = [trial.doubt(points) for trial in trials]
+    if not any(gain > _CONVINCING * max(error, doubt) for (gain, error), doubt in zip(gains, doubts, strict=True)):
+        return default
+    bounds = [gain - error for gain, error in gains]
+    return trials[bounds.index(max(bounds))]
 
 
-def _follow_path(folds: Folds, data: str, prior_mean: str, precisions: Sequence[float]) -> list[_Trial]:
+def _follow_path(
+    folds: Folds, data: str, prior_mean: str, precisions: Sequence[float], reference: Sequence[Tensor | None]
+) -> list[_Trial]:
     """The first fold, from strong to weak priors, each mode starting from the one before."""
-    fold, start = folds.parts[0], None
     trials: list[_Trial] = []
     scores: list[float] = []
     for precision in precisions:
-        target = folds.target(fold, data, prior_mean, precision)
-        start = find_mode(target, start, tolerance=_TOLERANCE, spectrum=folds.spectra[data]).theta
-        margins = held_out_log_probs(target, start, fold.held_out) - fold.baseline
-        trials.append(_Trial(data, prior_mean, precision, start, margins, point_weights(fold.held_out).double()))
-        scores.append(mean_and_error(margins, trials[-1].weights)[0])
+        start = trials[-1].theta if trials else None
+        trials.append(_score(folds, 0, (data, prior_mean, precision), start, reference[0])[0])
+        scores.append(mean_and_error(trials[-1].margins, trials[-1].weights)[0])
         if len(scores) - 1 - scores.index(max(scores)) >= _PATIENCE and precision < _DEFAULT_PRECISION * folds.unit:
             break
     return trials
 
 
-def _complete(folds: Folds, trial: _Trial) -> _Trial:
+def _complete(folds: Folds, trial: _Trial, reference: Sequence[Tensor | None]) -> _Trial:
     """The trial scored on the other folds as well."""
-    margins, weights = [trial.margins], [trial.weights]
-    for fold in folds.parts[1:]:
-        target = folds.target(fold, trial.data, trial.prior_mean, trial.precision)
-        theta = find_mode(target, trial.theta, tolerance=_TOLERANCE, spectrum=folds.spectra[trial.data]).theta
-        margins.append(held_out_log_probs(target, theta, fold.held_out) - fold.baseline)
-        weights.append(point_weights(fold.held_out).double())
-    return replace(trial, margins=torch.cat(margins), weights=torch.cat(weights))
+    others = range(1, len(folds.parts))
+    return _join([trial, *(_score(folds, number, trial.choice, trial.theta, reference[number])[0] for number in others)])
+
+
+def _score(
+    folds: Folds, number: int, choice: tuple[str, str, float], start: Tensor | None, reference: Tensor | None
+) -> tuple[_Trial, Tensor | None]:
+    """A candidate fitted without one fold and scored on it, and its log-probabilities of all classes there.
+
+    `reference` has those of the default; None for the default itself, and where there are no classes.
+    """
+    fold, (data, prior_mean, precision) = folds.parts[number], choice
+    target = folds.target(fold, data, prior_mean, precision)
+    theta = find_mode(target, start, tolerance=_TOLERANCE, spectrum=folds.spectra[data]).theta
+    log_probs, classes = held_out_predictive(target, theta, fold.held_out)
+    doubts = torch.zeros_like(log_probs)
+    if reference is not None and classes is not None:
+        gains = classes - reference
+        expected = (reference.exp() * gains).sum(-1, keepdim=True)
+        doubts = (reference.exp() * (gains - expected).square()).sum(-1)
+    weights = point_weights(fold.held_out).double()
+    return _Trial(*choice, theta, log_probs - fold.baseline, doubts, weights), classes
+
+
+def _join(trials: Sequence[_Trial]) -> _Trial:
+    """One candidate's trials on several folds as one."""
+    parts = ((trial.margins, trial.doubts, trial.weights) for trial in trials)
+    margins, doubts, weights = (torch.cat(columns) for columns in zip(*parts, strict=True))
+    return replace(trials[0], margins=margins, doubts=doubts, weights=weights)
 
 
 def check_enough(validation: Batch) -> None:
