@@ -54,8 +54,8 @@ def choose_target(
     validation data, or on both, the training points then weighing together as much as the held-out ones. The default is
     both, with a prior around the temperature-scaled head. Other candidates are scored against it by cross-validation,
     with Kronecker-factored Laplace posteriors, and the best replaces it only if one is better by three standard errors:
-    smaller differences between NLLs of a few thousand points are luck. Without `validation`, a zero-mean prior on the training
-    data, its precision by evidence. How the choice was made is in the result's `tuning`.
+    smaller differences between NLLs of a few thousand points are luck. Without `validation`, a zero-mean prior on the
+    training data, its precision by evidence. How the choice was made is in the result's `tuning`.
 
     Args:
         model: head and likelihood.
