@@ -121,10 +121,40 @@ def refine() -> str:
     config = record["config"]
     note = (
         f"\n\nMean and standard deviation over {len(config['seeds'])} networks with {config['splits']} splits each "
-        f"({config['num_validation']:,} validation and {10_000 - config['num_validation']:,} test points), and over "
-        f"{len(config['digits'])} networks. Differences of test NLL, with 95 % intervals over networks: {'; '.join(lines)}."
+        f"({config['num_validation']:,} validation and {10_000 - config['num_validation']:,} test points; without "
+        f"validation data all 10,000 to test on), and over {len(config['digits'])} networks. Differences of test NLL, with "
+        f"95 % intervals over networks: {'; '.join(lines)}. {_behaviour(record)}"
     )
     return markdown(["", "accuracy", "NLL", "ECE", "Brier"], rows) + note + _origin(record)
+
+
+def _behaviour(record: dict[str, Any]) -> str:
+    """What the means hide: the worst run, how many verdicts were bad, and how often the default prior was kept."""
+    results = record["results"]
+    runs = {name: [run for group in result["runs"] for run in group] for name, result in results.items()}
+    everything = [run for part in runs.values() for run in part]
+    kept = sum((run["fitted_on"], run["prior_mean"]) == ("both", "scaled head") for run in everything)
+    doubted = {name: sum(not run["trusted"] for run in part) for name, part in runs.items()}
+    worst = {name: result["differences"]["temperature scaling"]["worst"] for name, result in results.items()}
+    return (
+        f"The worst run against temperature scaling: {worst['fashion-mnist']:+.4f} for a LeNet, {worst['digits']:+.4f} for "
+        f"a demo network. Not trusted by their own verdicts: {doubted['fashion-mnist']} of {len(runs['fashion-mnist'])} "
+        f"LeNet runs and {doubted['digits']} of {len(runs['digits'])} digits runs. {kept} of {len(everything)} runs fitted "
+        "both kinds of data around the scaled head, the default."
+    )
+
+
+def refine_stages() -> str:
+    """Where the seconds of one call go."""
+    record = load("refine")
+    rows = []
+    for name, title in (("fashion-mnist", "LeNet, 60,000 images"), ("digits", "demo network, digits")):
+        runs = [run for group in record["results"][name]["runs"] for run in group]
+        features = [sum(t for stage, t in run["stages"].items() if stage.startswith("features")) for run in runs]
+        columns = [features, *([run["stages"][stage] for run in runs] for stage in ("prior and data", "posterior", "check"))]
+        rows.append([title, *(f"{statistics.mean(values):.1f}" for values in (*columns, [run["seconds"] for run in runs]))])
+    header = ["`refine`, seconds", "features", "choice of prior and data", "posterior", "check", "in all"]
+    return markdown(header, rows) + _origin(record)
 
 
 def _scores(results: list[dict[str, Any]]) -> list[str]:
@@ -143,6 +173,7 @@ def _origin(record: dict[str, Any]) -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "refine": refine,
+    "refine-stages": refine_stages,
     "refinement-timing": refinement_timing,
     "refinement-posteriors": refinement_posteriors,
     "compositions": compositions,

@@ -19,7 +19,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss, one_hot
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, SubsetRandomSampler, TensorDataset
 
 import burnish
 from burnish import metrics
@@ -1119,9 +1119,32 @@ def test_targets_that_look_like_something_else_are_refused(mistake):
 
 def test_the_training_data_are_no_validation_data():
     pair = part("train")
-    for same in (pair, (pair[0], pair[1].clone())):
+    points = TensorDataset(*pair)
+    same = {
+        "tuple": (pair, pair),
+        "inputs": (pair, (pair[0], pair[1].clone())),
+        "dictionary": ({"x": pair[0], "y": pair[1]}, {"x": pair[0], "y": pair[1]}),
+        "loaders": (DataLoader(points, batch_size=50, shuffle=True), DataLoader(points, batch_size=60)),
+    }
+    for data, validation in same.values():
         with pytest.raises(ValueError, match="`validation` must be data that the network was not trained on, got `data`"):
-            burnish.refine(Counting(), pair, validation=same)
+            burnish.refine(Counting(), data, validation=validation)
+
+
+def test_samplers_may_cut_one_data_set_in_two():
+    made = case("mlp")
+    points = TensorDataset(*(torch.cat(columns) for columns in zip(made.train, made.validation, strict=True)))
+    count = len(made.train[0])
+    parts = [range(count), range(count, len(points))]
+    data, validation = (DataLoader(points, batch_size=50, sampler=SubsetRandomSampler(part)) for part in parts)
+    assert len(burnish.refine(made.network, data, validation=validation, **QUICK).samples) > 0
+
+
+def test_a_class_that_is_missing_from_the_validation_data_is_named():
+    made = case("mlp")
+    x, y = made.validation
+    with pytest.warns(UserWarning, match=r"far fewer points .* of class 2 \(0, not about \d+\)"):
+        burnish.refine(made.network, made.train, validation=(x[y != 2], y[y != 2]), **QUICK)
 
 
 @pytest.mark.parametrize("name", ["data", "validation"])

@@ -9,13 +9,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
 from burnish._checks import check_at_least, check_choice
 from burnish.bayesian_network import BayesianNetwork, Refinement
 from burnish.inference.flow import fit_flow
 from burnish.inference.laplace import choose_structure, fit_laplace
 from burnish.inference.selection import check_prior, choose_target, make_folds
-from burnish.likelihoods import Likelihood
+from burnish.likelihoods import GaussianNoise, Likelihood
 from burnish.noise import make_generator, standard_normal
 from burnish.posteriors import FlowPosterior, Gaussian
 from burnish.problem import Problem, read_problem
@@ -93,6 +94,7 @@ def refine(
         problem = read_problem(network, data, validation, head, likelihood, priors, device, stages)
         if problem.validation is None:
             warnings.warn(_NO_VALIDATION if isinstance(prior_precision, str) else _NO_CHECK, stacklevel=2)
+        _warn_of_shares(problem)
         with stages.stage("prior and data"):
             target = choose_target(
                 problem.model,
@@ -185,9 +187,36 @@ def _own_randomness(seed: int) -> Iterator[None]:
 
 
 def _is_same(validation: Any, data: Any) -> bool:
-    if isinstance(validation, tuple) and isinstance(data, tuple) and validation and data:
-        return validation[0] is data[0]
-    return validation is not None and validation is data
+    """Whether both are the same points, as far as can be seen without reading them."""
+    first, second = _source(validation), _source(data)
+    return first is not None and first is second
+
+
+def _source(data: Any) -> Any:
+    """The inputs of a tuple or a dictionary, the data set of a loader that goes through all of it, or the data."""
+    if isinstance(data, tuple | Mapping):
+        return next(iter(data.values() if isinstance(data, Mapping) else data), None)
+    if isinstance(data, DataLoader) and isinstance(data.sampler, SequentialSampler | RandomSampler):
+        return data.dataset
+    return data
+
+
+def _warn_of_shares(problem: Problem) -> None:
+    """Says which classes have far fewer held-out points than their share of the training data suggests."""
+    if problem.validation is None or isinstance(problem.model.likelihood, GaussianNoise):
+        return
+    num_classes = max(2, problem.model.head.num_outputs)
+    train, found = (batch.targets.bincount(minlength=num_classes).double() for batch in (problem.train, problem.validation))
+    expected = train * (found.sum() / train.sum())
+    scarce = ((found < 0.5 * expected) & (expected - found > 3.0 * expected.sqrt())).nonzero().squeeze(1).tolist()
+    if scarce:
+        shown = ", ".join(f"{c} ({found[c]:.0f}, not about {expected[c]:.0f})" for c in scarce[:5])
+        more = " and more" if len(scarce) > 5 else ""
+        warnings.warn(
+            f"`validation` has far fewer points than the shares in `data` suggest, of class {shown}{more}: what is chosen "
+            "and judged by it may harm them. Hold out points that are drawn as the network will meet them.",
+            stacklevel=3,
+        )
 
 
 def _check_device(device: torch.device | str | None) -> None:

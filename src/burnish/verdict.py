@@ -42,8 +42,8 @@ class Score:
 class HeldOut:
     """The network, temperature scaling and the result on the same held-out points.
 
-    What was fitted to some of these points was scored on the others, and the prior for a part was chosen by the other
-    parts. For regression, the network has noise of the size of its training residuals, and the second has noise of the
+    What was fitted to some of these points was scored on the others, and the prior for a part was chosen by scores on the
+    other parts. For regression, the network has noise of the size of its training residuals, and the second has noise of the
     size of its held-out residuals.
     """
 
@@ -91,7 +91,8 @@ class Verdict:
             close = "near enough to the exact posterior for importance weights"
         else:
             close = "not shown to be close to the exact posterior"
-        gain = f"; the flow gained {self.elbo_gain:.2f} ± {self.elbo_gain_standard_error:.2f} nats" if self.elbo_gain else ""
+        nats = round(self.elbo_gain, 2) + 0.0  # zero added: a tiny negative number would print as -0.00
+        gain = f"; the flow gained {nats:.2f} ± {self.elbo_gain_standard_error:.2f} nats" if self.elbo_gain else ""
         return (
             f"{state}: {self.reason}\n"
             f"weights: {close} (k-hat {self.khat:.2f}, {self.ess:.0f} of {self.num_draws} draws effective){gain}"

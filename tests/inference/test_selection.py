@@ -9,6 +9,7 @@ import torch
 from problems import binary, classification, regression
 
 from burnish.batches import Batch, point_weights
+from burnish.errors import FitError
 from burnish.heads import LinearHead, Model
 from burnish.inference import selection
 from burnish.inference.mode import find_mode
@@ -86,16 +87,30 @@ def test_what_is_fitted_for_a_fold_has_not_seen_its_points(data):
         torch.testing.assert_close(fold.recalibrated_theta, scaled)
 
 
-def test_a_fold_is_scored_with_what_the_others_choose():
-    """By hand: the rule applied to the margins of the other folds, and a target without the fold's points."""
+def test_a_fold_is_scored_with_what_the_others_choose(monkeypatch):
+    """The rule is asked with all points, then without each fold's in turn; the fold's target is what it answers then."""
     model, truth, train, validation, _ = problem()
-    folds = make_folds(model, truth, train, validation)
+    folds, asked = make_folds(model, truth, train, validation), []
+    answers = [0, 1, 2, 3, 4, 5]
+
+    def answer(trials, points=slice(None)):
+        asked.append(torch.arange(NUM_VALIDATION)[points].tolist())
+        return trials[answers[len(asked) - 1]]
+
+    monkeypatch.setattr(selection, "_best", answer)
     target = choose_target(model, truth, train, validation)
-    choices = target.tuning.without_fold
-    assert len(choices) == len(folds.parts)
-    assert {choice.precision for choice in choices} <= {candidate.precision for candidate in target.tuning.candidates}
-    for fold, choice, fitted in zip(folds.parts, choices, folds.targets(target), strict=True):
+    sizes = [len(fold.held_out) for fold in folds.parts]
+    ends = [sum(sizes[: k + 1]) for k in range(len(sizes))]
+    without = [
+        [i for i in range(NUM_VALIDATION) if not end - size <= i < end] for end, size in zip(ends, sizes, strict=True)
+    ]
+    assert asked == [list(range(NUM_VALIDATION)), *without]
+    candidates = target.tuning.candidates
+    assert target.tuning.without_fold == candidates[1:6]
+    for fold, choice, fitted in zip(folds.parts, candidates[1:6], folds.targets(target), strict=True):
         assert fitted.prior_precision == choice.precision
+        assert torch.equal(torch.as_tensor(fitted.prior_mean), torch.as_tensor(fold.prior_means[choice.prior_mean]))
+        assert torch.equal(fitted.data.inputs, combine(choice.data, folds.train, fold.rest).inputs)
         seen = {tuple(row) for row in fitted.data.inputs.tolist()}
         assert not seen & {tuple(row) for row in fold.held_out.inputs.tolist()}
 
@@ -139,6 +154,47 @@ def test_what_the_default_expects_of_a_candidate_is_what_its_labels_do(make):
     assert torch.allclose(trial.doubts, gains.var(1), rtol=0.1, atol=1e-4)
     index = folds.parts[0].held_out.targets.unsqueeze(1)
     assert torch.allclose(trial.margins + folds.parts[0].baseline, classes.gather(1, index).squeeze(1))
+
+
+def test_of_the_convincing_ones_the_best_is_taken():
+    ones = torch.ones(100, dtype=torch.float64)
+
+    def trial(gain, error, doubt):
+        margins = gain * ones + 10 * error * (2 * (torch.arange(100) % 2) - 1)
+        return selection._Trial("both", "head", gain, torch.zeros(1), margins, 100 * doubt**2 * ones, ones)
+
+    default, good, better = trial(0.0, 0.0, 0.0), trial(0.4, 0.1, 0.1), trial(0.5, 0.16, 0.1)
+    noisy, sharp = trial(0.6, 0.25, 0.1), trial(0.7, 0.1, 0.25)
+    assert selection._best([default, noisy, sharp]) is default
+    assert selection._best([default, noisy, good, sharp, better]) is better
+
+
+def test_a_candidate_is_doubted_and_weighted_on_all_folds():
+    model, truth, train, validation, _ = problem()
+    weights = torch.linspace(0.5, 2.0, NUM_VALIDATION, dtype=torch.float64)
+    folds = make_folds(model, truth, train, replace(validation, weights=weights))
+    default, other = ("both", "scaled head", 5.0), ("validation", "head", 0.5)
+    reference = [selection._score(folds, number, default, None, None)[1] for number in range(len(folds.parts))]
+    first, _ = selection._score(folds, 0, other, None, reference[0])
+    trial = selection._complete(folds, first, reference)
+    assert bool((trial.doubts > 0).all())
+    assert torch.equal(trial.weights, torch.cat([weights[fold.index] for fold in folds.parts]))
+
+
+def test_a_candidate_that_cannot_be_fitted_is_passed_over(monkeypatch):
+    model, truth, train, validation, _ = problem()
+    score = selection._score
+
+    def failing(folds, number, choice, start, reference):
+        if choice[0] == "validation" or (choice[1] == "zero" and number > 0):
+            raise FitError("no mode")
+        return score(folds, number, choice, start, reference)
+
+    monkeypatch.setattr(selection, "_score", failing)
+    tuning = choose_target(model, truth, train, validation).tuning
+    assert {(c.data, c.prior_mean) for c in tuning.candidates} <= {
+        (data, mean) for data in ("both", "training") for mean in ("head", "scaled head")
+    }
 
 
 def test_a_given_precision_keeps_the_default_data_and_mean():
@@ -253,7 +309,8 @@ def test_choosing_sees_thinned_training_data_and_the_result_all_of_it(monkeypatc
     monkeypatch.setattr(selection, "_THINNED", 20)
     assert len(make_folds(model, truth, train, validation).train) == 2 * NUM_VALIDATION
     target = choose_target(model, truth, train, validation, prior_mean="zero", prior_precision=1.0)
-    assert len(target.data) >= NUM_TRAIN or target.tuning.data == "validation"
+    assert target.tuning.data == "both"
+    assert len(target.data) == NUM_TRAIN + NUM_VALIDATION
 
 
 # What is chosen

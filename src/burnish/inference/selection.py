@@ -7,6 +7,7 @@ without a fold and scored on it, and temperature scaling, treated the same way, 
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from burnish._checks import check_choice, check_like, check_positive
 from burnish.batches import Batch, mean_and_error, point_weights
+from burnish.errors import FitError
 from burnish.heads import Model
 from burnish.inference.laplace import choose_structure
 from burnish.inference.mode import HessianSpectrum, find_mode
@@ -31,10 +33,10 @@ DATA = ("both", "validation", "training")
 _DEFAULT_PRECISION = 20.0  # in units of the head's inverse mean square, as is the path below, in half decades
 _PATH = tuple(_DEFAULT_PRECISION * 10.0 ** (k / 2) for k in range(4, -7, -1))
 _PATIENCE = 3  # steps down the path without a new best after which it is left
-_CONVINCING = 3.0  # standard errors of a gain that refutes the default: of many candidates, one is lucky by two
+_CONVINCING = 3.0  # standard errors by which a candidate must beat the default: of many, one is lucky by two
 _TOLERANCE = 0.03  # posterior standard deviations to a mode that is only to be scored
 _NUM_FOLDS, _MIN_POINTS = 5, 10
-_MANY_ENTRIES = 5 * 10**8  # training points times parameters from which on the default is taken without looking further
+_MANY_ENTRIES = 3 * 10**7  # thinned training points times parameters above which the search, taking minutes, is left out
 _THINNED = 4096  # training points, or twice the held-out ones if that is more, that stand for all of them while choosing
 
 
@@ -53,7 +55,7 @@ def choose_target(
     With `validation`, points the network was not trained on, the last layer may be fitted on the training data, on the
     validation data, or on both, the training points then weighing together as much as the held-out ones. The default is
     both, with a prior around the temperature-scaled head. Other candidates are scored against it by cross-validation,
-    with Kronecker-factored Laplace posteriors, and the best replaces it only if one is better by three standard errors:
+    with Kronecker-factored Laplace posteriors, and one replaces it only if it is better by three standard errors:
     smaller differences between NLLs of a few thousand points are luck. Without `validation`, a zero-mean prior on the
     training data, its precision by evidence. How the choice was made is in the result's `tuning`.
 
@@ -123,7 +125,7 @@ class Folds:
     train: Batch
     parts: tuple[Fold, ...]
     unit: float
-    """Inverse mean square of the head's weights: what precisions are measured in, so that features may have any scale."""
+    """Inverse mean square of the head's weights: what precisions are measured in, to follow the scale of the features."""
 
     @cached_property
     def spectra(self) -> dict[str, HessianSpectrum | None]:
@@ -203,7 +205,8 @@ class _Trial:
         """The standard error of the gain over the default, were the default's probabilities right.
 
         A candidate that is surer of itself gains a little at almost every point and loses much at a few. Where these few
-        happen to be absent, the spread of the gains says nothing of the loss; the default's probabilities do.
+        happen to be absent, the spread of the gains says nothing of the loss; the default's probabilities do. Zero for
+        regression, where no point is of such a kind.
         """
         weights = self.weights[points]
         return float((weights.square() @ self.doubts[points]).sqrt() / weights.sum())
@@ -217,10 +220,13 @@ def _tune(folds: Folds, precisions: Sequence[float] | None) -> PriorTuning:
     scored = [_score(folds, number, (DATA[0], means[0], goal), None, None) for number in range(len(folds.parts))]
     default, reference = _join([trial for trial, _ in scored]), [classes for _, classes in scored]
     first: list[_Trial] = []
-    if len(folds.train) * folds.model.head.dim <= _MANY_ENTRIES:  # every candidate would take minutes otherwise
+    if len(folds.train) * folds.model.head.dim <= _MANY_ENTRIES:
         first = [trial for data in DATA for name in means for trial in _follow_path(folds, data, name, path, reference)]
     hopeful = [trial for trial in first if trial.choice != default.choice and sum(trial.over(default)) >= 0.0]
-    trials = [default, *(_complete(folds, trial, reference) for trial in hopeful)]
+    trials = [default]
+    for trial in hopeful:
+        with suppress(FitError):
+            trials.append(_complete(folds, trial, reference))
     best = _best(trials)
     owner = torch.cat([torch.full((len(fold.held_out),), number) for number, fold in enumerate(folds.parts)])
     without = [_best(trials, (owner != number).to(best.margins.device)) for number in range(len(folds.parts))]
@@ -237,17 +243,13 @@ def _tune(folds: Folds, precisions: Sequence[float] | None) -> PriorTuning:
 
 
 def _best(trials: Sequence[_Trial], points: Tensor | slice = slice(None)) -> _Trial:
-    """The first, which is the default, unless these points refute it; then the best, less a standard error for caution.
-
-    Once refuted, the default has no say in how much the others are to be doubted.
-    """
-    default = trials[0]
-    gains = [trial.over(default, points) for trial in trials]
-    doubts = [trial.doubt(points) for trial in trials]
-    if not any(gain > _CONVINCING * max(error, doubt) for (gain, error), doubt in zip(gains, doubts, strict=True)):
-        return default
-    bounds = [gain - error for gain, error in gains]
-    return trials[bounds.index(max(bounds))]
+    """The first, which is the default, or the best of those that these points show to be convincingly better."""
+    best, lead = trials[0], 0.0
+    for trial in trials[1:]:
+        gain, error = trial.over(trials[0], points)
+        if gain > max(lead, _CONVINCING * error, _CONVINCING * trial.doubt(points)):
+            best, lead = trial, gain
+    return best
 
 
 def _follow_path(
@@ -258,7 +260,10 @@ def _follow_path(
     scores: list[float] = []
     for precision in precisions:
         start = trials[-1].theta if trials else None
-        trials.append(_score(folds, 0, (data, prior_mean, precision), start, reference[0])[0])
+        try:
+            trials.append(_score(folds, 0, (data, prior_mean, precision), start, reference[0])[0])
+        except FitError:  # weaker priors would only be harder
+            break
         scores.append(mean_and_error(trials[-1].margins, trials[-1].weights)[0])
         if len(scores) - 1 - scores.index(max(scores)) >= _PATIENCE and precision < _DEFAULT_PRECISION * folds.unit:
             break
