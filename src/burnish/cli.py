@@ -53,6 +53,7 @@ def demo(
     """
     # here, because `burnish --help` should not wait for plots and statistics
     from burnish.report.html import write_report
+    from burnish.storage import replace_file
     from burnish.studies.digits import run_demo
 
     try:
@@ -64,7 +65,7 @@ def demo(
     result = run_demo(seed, progress=True)
     report = write_report(result, out / "report.html", command=f"burnish demo --seed {seed}")
     record = json.dumps(result.record(), indent=1, allow_nan=False)
-    (out / "record.json").write_text(record + "\n")
+    replace_file(out / "record.json", f"{record}\n".encode())
     if as_json:
         typer.echo(record)
         return

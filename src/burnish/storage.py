@@ -53,8 +53,12 @@ def write_file(path: str | os.PathLike[str], header: dict[str, Any], tensors: di
         TypeError: If a tensor has a dtype that is not stored, or the header is not plain JSON.
         ValueError: If a tensor is not finite.
     """
+    replace_file(path, _serialise(header, tensors))
+
+
+def replace_file(path: str | os.PathLike[str], content: bytes) -> None:
+    """Writes a file in an existing folder: a reader sees what was there before, or all of the new, never half of it."""
     target = Path(os.path.realpath(Path(path)))  # through a link, as `open` writes
-    content = _serialise(header, tensors)
     temporary = target.parent / f".burnish-{secrets.token_hex(8)}.tmp"
     try:
         mode = _replaceable_mode(target)

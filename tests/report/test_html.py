@@ -216,7 +216,7 @@ def test_a_network_without_mistakes_and_numbers_without_end_are_shown(demo):
 def test_writing_is_atomic_and_makes_folders(demo, page, tmp_path, monkeypatch):
     path = html.write_report(demo, tmp_path / "deep" / "report.html")
     assert path.read_text(encoding="utf-8") == page
-    monkeypatch.setattr(html.os, "replace", lambda *_: (_ for _ in ()).throw(OSError("no")))
+    monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError("no")))
     with pytest.raises(OSError, match="no"):
         html.write_report(demo, path)
     assert [child.name for child in path.parent.iterdir()] == ["report.html"]

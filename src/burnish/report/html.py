@@ -6,8 +6,6 @@ claim what the numbers do not show.
 
 import base64
 import io
-import os
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -17,6 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from burnish.report import plots
+from burnish.storage import replace_file
 from burnish.studies.digits import BURNISH, NETWORK, TEMPERATURE, DigitsDemo, Row
 from burnish.verdict import Score
 
@@ -85,15 +84,7 @@ def write_report(demo: DigitsDemo, path: str | Path, *, command: str | None = No
     path = Path(path)
     text = render(demo, command=command)
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(temporary, 0o644)  # mkstemp's files are for their owner only, a report is for showing
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    replace_file(path, text.encode())
     return path
 
 
