@@ -1,17 +1,19 @@
 """What a user hands over, a trained network and data in any form, read and checked: a model, its features, its targets."""
 
 import itertools
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
 from burnish.batches import Batch, num_batches, num_points, read_batches, to_device
 from burnish.features import Backbone, extract_named, place_of, split_last_layer
 from burnish.heads import Model
-from burnish.inference.selection import check_enough
+from burnish.inference.folds import check_enough
 from burnish.inference.temperature import fit_temperature, residual_std
 from burnish.likelihoods import Bernoulli, Categorical, GaussianNoise, Likelihood
 from burnish.progress import Stages
@@ -139,3 +141,37 @@ def _features(
     with stages.stage(f"features of {name}", total=num_batches(data, _BATCH_SIZE)):
         batch = extract_named(name, backbone, stages.track(batches), device=theta.device)
     return batch.to(dtype=theta.dtype)
+
+
+def check_different(data: Any, validation: Any) -> None:
+    """Refuses the training data as validation data, as far as that can be seen without reading them."""
+    source = _source(validation)
+    if source is not None and source is _source(data):
+        raise ValueError("`validation` must be data that the network was not trained on, got `data` itself. Hold some out.")
+
+
+def _source(data: Any) -> Any:
+    """The inputs of a tuple or a dictionary, the data set of a loader that goes through all of it, or the data."""
+    if isinstance(data, tuple | Mapping):
+        return next(iter(data.values() if isinstance(data, Mapping) else data), None)
+    if isinstance(data, DataLoader) and isinstance(data.sampler, SequentialSampler | RandomSampler):
+        return data.dataset
+    return data
+
+
+def warn_of_shares(problem: Problem) -> None:
+    """Says which classes have far fewer held-out points than their share of the training data suggests."""
+    if problem.validation is None or isinstance(problem.model.likelihood, GaussianNoise):
+        return
+    num_classes = max(2, problem.model.head.num_outputs)
+    train, found = (batch.targets.bincount(minlength=num_classes).double() for batch in (problem.train, problem.validation))
+    expected = train * (found.sum() / train.sum())
+    scarce = ((found < 0.5 * expected) & (expected - found > 3.0 * expected.sqrt())).nonzero().squeeze(1).tolist()
+    if scarce:
+        shown = ", ".join(f"{c} ({found[c]:.0f}, not about {expected[c]:.0f})" for c in scarce[:5])
+        more = " and more" if len(scarce) > 5 else ""
+        warnings.warn(
+            f"`validation` has far fewer points than the shares in `data` suggest, of class {shown}{more}: what is chosen "
+            "and judged by it may harm them. Hold out points that are drawn as the network will meet them.",
+            stacklevel=3,
+        )

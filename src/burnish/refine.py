@@ -9,17 +9,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
 from burnish._checks import check_at_least, check_choice
 from burnish.bayesian_network import BayesianNetwork, Refinement
 from burnish.inference.flow import fit_flow
+from burnish.inference.folds import make_folds
 from burnish.inference.laplace import choose_structure, fit_laplace
-from burnish.inference.selection import check_prior, choose_target, make_folds
-from burnish.likelihoods import GaussianNoise, Likelihood
+from burnish.inference.selection import check_prior, choose_target
+from burnish.likelihoods import Likelihood
 from burnish.noise import make_generator, standard_normal
 from burnish.posteriors import FlowPosterior, Gaussian
-from burnish.problem import Problem, read_problem
+from burnish.problem import Problem, check_different, read_problem, warn_of_shares
 from burnish.progress import Stages
 from burnish.storage import fingerprint
 from burnish.target import Target
@@ -85,8 +85,7 @@ def refine(
     """
     _check_arguments(network, likelihood, method, flow, num_samples, seed)
     _check_device(device)
-    if _is_same(validation, data):
-        raise ValueError("`validation` must be data that the network was not trained on, got `data` itself. Hold some out.")
+    check_different(data, validation)
     check_prior(prior_mean, prior_precision, held_out=validation is not None)
     priors = {"prior_mean": prior_mean, "prior_precision": prior_precision}
     recipe = _Recipe("flow" if method == "auto" else method, num_samples, dict(flow or {}))
@@ -94,7 +93,7 @@ def refine(
         problem = read_problem(network, data, validation, head, likelihood, priors, device, stages)
         if problem.validation is None:
             warnings.warn(_NO_VALIDATION if isinstance(prior_precision, str) else _NO_CHECK, stacklevel=2)
-        _warn_of_shares(problem)
+        warn_of_shares(problem)
         with stages.stage("prior and data"):
             target = choose_target(
                 problem.model,
@@ -184,39 +183,6 @@ def _own_randomness(seed: int) -> Iterator[None]:
         yield
     finally:
         torch.set_rng_state(state)
-
-
-def _is_same(validation: Any, data: Any) -> bool:
-    """Whether both are the same points, as far as can be seen without reading them."""
-    first, second = _source(validation), _source(data)
-    return first is not None and first is second
-
-
-def _source(data: Any) -> Any:
-    """The inputs of a tuple or a dictionary, the data set of a loader that goes through all of it, or the data."""
-    if isinstance(data, tuple | Mapping):
-        return next(iter(data.values() if isinstance(data, Mapping) else data), None)
-    if isinstance(data, DataLoader) and isinstance(data.sampler, SequentialSampler | RandomSampler):
-        return data.dataset
-    return data
-
-
-def _warn_of_shares(problem: Problem) -> None:
-    """Says which classes have far fewer held-out points than their share of the training data suggests."""
-    if problem.validation is None or isinstance(problem.model.likelihood, GaussianNoise):
-        return
-    num_classes = max(2, problem.model.head.num_outputs)
-    train, found = (batch.targets.bincount(minlength=num_classes).double() for batch in (problem.train, problem.validation))
-    expected = train * (found.sum() / train.sum())
-    scarce = ((found < 0.5 * expected) & (expected - found > 3.0 * expected.sqrt())).nonzero().squeeze(1).tolist()
-    if scarce:
-        shown = ", ".join(f"{c} ({found[c]:.0f}, not about {expected[c]:.0f})" for c in scarce[:5])
-        more = " and more" if len(scarce) > 5 else ""
-        warnings.warn(
-            f"`validation` has far fewer points than the shares in `data` suggest, of class {shown}{more}: what is chosen "
-            "and judged by it may harm them. Hold out points that are drawn as the network will meet them.",
-            stacklevel=3,
-        )
 
 
 def _check_device(device: torch.device | str | None) -> None:

@@ -1,6 +1,7 @@
 """Small targets with known answers, shared by the tests of inference methods."""
 
 import math
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -9,6 +10,8 @@ from burnish.heads import LinearHead
 from burnish.likelihoods import Bernoulli, Categorical, GaussianNoise, Likelihood
 from burnish.noise import make_generator
 from burnish.target import Target
+
+NUM_TRAIN, NUM_VALIDATION = 150, 60
 
 
 def features(num_points: int, num_features: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -81,3 +84,17 @@ def regression_truth(target: Target) -> tuple[Tensor, Tensor, float]:
     count = len(design) * head.num_outputs
     log_evidence = -0.5 * (quadratic + head.num_outputs * logdet + count * math.log(2 * math.pi))
     return head.from_matrix(rows), full[order][:, order], log_evidence
+
+
+def noise(dim, seed=7):
+    return torch.randn(dim, generator=make_generator(seed), dtype=torch.float64)
+
+
+@cache
+def with_held_out(make=classification, **options):
+    """A model, the parameters that made the labels, and three sets of points."""
+    full = make(num_points=NUM_TRAIN + NUM_VALIDATION + 400, **options)
+    truth = noise(full.dim, seed=1)  # as in `classification`
+    train = full.data.subset(slice(0, NUM_TRAIN))
+    validation = full.data.subset(slice(NUM_TRAIN, NUM_TRAIN + NUM_VALIDATION))
+    return full.model, truth, train, validation, full.data.subset(slice(NUM_TRAIN + NUM_VALIDATION, None))

@@ -1,4 +1,4 @@
-"""Choosing prior and data: the folds, the weights, what is chosen where the answer is known, and what is recorded."""
+"""Choosing prior and data: the rule, what is chosen where the answer is known, and what is recorded."""
 
 import math
 from dataclasses import replace
@@ -6,41 +6,26 @@ from functools import cache
 
 import pytest
 import torch
-from problems import binary, classification, regression
+from problems import NUM_TRAIN, NUM_VALIDATION, binary, classification, noise, regression, with_held_out
 
-from burnish.batches import Batch, point_weights
+from burnish.batches import Batch
 from burnish.errors import FitError
 from burnish.heads import LinearHead, Model
-from burnish.inference import selection
+from burnish.inference import folds, selection
+from burnish.inference.folds import combine, make_folds
 from burnish.inference.mode import find_mode
 from burnish.inference.prior import held_out_predictive
-from burnish.inference.selection import choose_target, combine, make_folds
-from burnish.inference.temperature import recalibrate, residual_std
+from burnish.inference.selection import choose_target
+from burnish.inference.temperature import recalibrate
 from burnish.likelihoods import Categorical, GaussianNoise
 from burnish.noise import make_generator
 from burnish.target import Target
-
-NUM_TRAIN, NUM_VALIDATION = 150, 60
-
-
-def noise(dim, seed=7):
-    return torch.randn(dim, generator=make_generator(seed), dtype=torch.float64)
-
-
-@cache
-def problem(make=classification, **options):
-    """A model, the parameters that made the labels, and three sets of points."""
-    full = make(num_points=NUM_TRAIN + NUM_VALIDATION + 400, **options)
-    truth = noise(full.dim, seed=1)  # as in `problems.classification`
-    train = full.data.subset(slice(0, NUM_TRAIN))
-    validation = full.data.subset(slice(NUM_TRAIN, NUM_TRAIN + NUM_VALIDATION))
-    return full.model, truth, train, validation, full.data.subset(slice(NUM_TRAIN + NUM_VALIDATION, None))
 
 
 @cache
 def chosen(kind):
     """The choice for a head that is right, three times too confident, spoilt, or without any relation to the labels."""
-    model, truth, train, validation, _ = problem()
+    model, truth, train, validation, _ = with_held_out()
     heads = {
         "confident": 3.0 * truth,
         "spoilt": truth + 0.8 * noise(len(truth)),
@@ -54,42 +39,12 @@ def nll(target, batch):
     return -float(held_out_predictive(target, find_mode(target).theta, batch)[0].mean())
 
 
-# Folds
-
-
-@pytest.mark.parametrize("count", [10, 11, 60])
-def test_folds_are_disjoint_complete_and_of_one_size(count):
-    model, truth, train, validation, _ = problem()
-    validation = validation.subset(slice(0, count))
-    folds = make_folds(model, truth, train, validation)
-    index = torch.cat([fold.index for fold in folds.parts])
-    assert sorted(index.tolist()) == list(range(count))
-    sizes = [len(fold.held_out) for fold in folds.parts]
-    assert len(sizes) == 5
-    assert max(sizes) - min(sizes) <= 1
-    for fold in folds.parts:
-        assert torch.equal(fold.held_out.inputs, validation.inputs[fold.index])
-        assert torch.equal(fold.held_out.targets, validation.targets[fold.index])
-        rest = sorted(set(range(count)) - set(fold.index.tolist()))
-        assert torch.equal(fold.rest.inputs, validation.inputs[rest])
-
-
-@pytest.mark.parametrize("data", selection.DATA)
-def test_what_is_fitted_for_a_fold_has_not_seen_its_points(data):
-    model, truth, train, validation, _ = problem()
-    folds = make_folds(model, truth, train, validation)
-    for fold in folds.parts:
-        target = folds.target(fold, data, "scaled head", 3.0)
-        seen = {tuple(row) for row in target.data.inputs.tolist()}
-        assert not seen & {tuple(row) for row in fold.held_out.inputs.tolist()}
-        scaled = recalibrate(model, truth, fold.rest)[1]
-        torch.testing.assert_close(target.prior_mean, scaled)
-        torch.testing.assert_close(fold.recalibrated_theta, scaled)
+# The rule
 
 
 def test_a_fold_is_scored_with_what_the_others_choose(monkeypatch):
     """The rule is asked with all points, then without each fold's in turn; the fold's target is what it answers then."""
-    model, truth, train, validation, _ = problem()
+    model, truth, train, validation, _ = with_held_out()
     folds, asked = make_folds(model, truth, train, validation), []
     answers = [0, 1, 2, 3, 4, 5]
 
@@ -143,7 +98,7 @@ def test_small_sure_gains_do_not_hide_the_loss_that_was_not_seen():
 @pytest.mark.parametrize("make", [classification, binary])
 def test_what_the_default_expects_of_a_candidate_is_what_its_labels_do(make):
     """Mean and variance of the gain over many labels drawn by the default's probabilities, point by point."""
-    model, truth, train, validation, _ = problem(make)
+    model, truth, train, validation, _ = with_held_out(make)
     folds = make_folds(model, truth, train, validation)
     default, other = ("both", "scaled head", 5.0), ("validation", "head", 0.5)
     _, reference = selection._score(folds, 0, default, None, None)
@@ -170,7 +125,7 @@ def test_of_the_convincing_ones_the_best_is_taken():
 
 
 def test_a_candidate_is_doubted_and_weighted_on_all_folds():
-    model, truth, train, validation, _ = problem()
+    model, truth, train, validation, _ = with_held_out()
     weights = torch.linspace(0.5, 2.0, NUM_VALIDATION, dtype=torch.float64)
     folds = make_folds(model, truth, train, replace(validation, weights=weights))
     default, other = ("both", "scaled head", 5.0), ("validation", "head", 0.5)
@@ -182,7 +137,7 @@ def test_a_candidate_is_doubted_and_weighted_on_all_folds():
 
 
 def test_a_candidate_that_cannot_be_fitted_is_passed_over(monkeypatch):
-    model, truth, train, validation, _ = problem()
+    model, truth, train, validation, _ = with_held_out()
     score = selection._score
 
     def failing(folds, number, choice, start, reference):
@@ -198,7 +153,7 @@ def test_a_candidate_that_cannot_be_fitted_is_passed_over(monkeypatch):
 
 
 def test_a_given_precision_keeps_the_default_data_and_mean():
-    model, truth, train, validation, _ = problem()
+    model, truth, train, validation, _ = with_held_out()
     target = choose_target(model, truth, train, validation, prior_precision=7.0)
     first = target.tuning.candidates[0]
     assert (first.data, first.prior_mean, first.precision) == ("both", "scaled head", 7.0)
@@ -206,107 +161,15 @@ def test_a_given_precision_keeps_the_default_data_and_mean():
 
 def test_very_large_heads_are_not_searched_for(monkeypatch):
     monkeypatch.setattr(selection, "_MANY_ENTRIES", 10)
-    model, truth, train, validation, _ = problem()
+    model, truth, train, validation, _ = with_held_out()
     target = choose_target(model, truth, train, validation)
     assert len(target.tuning.candidates) == 1
     assert (target.tuning.data, target.tuning.prior_mean) == ("both", "scaled head")
 
 
-def test_estimated_noise_is_estimated_without_the_fold():
-    target = regression(num_points=60)
-    model, train, validation = target.model, target.data.subset(slice(0, 30)), target.data.subset(slice(30, 60))
-    theta = torch.zeros(target.dim, dtype=torch.float64)
-    for estimated in (False, True):
-        for fold in make_folds(model, theta, train, validation, "head", estimated_noise=estimated).parts:
-            std = residual_std(model, theta, fold.rest) if estimated else model.likelihood.std
-            assert fold.model.likelihood.std == pytest.approx(std)
-            assert fold.recalibrated_model.likelihood.std == pytest.approx(residual_std(model, theta, fold.rest))
-
-
-def test_the_baseline_of_a_fold_is_temperature_scaling():
-    model, truth, train, validation, _ = problem()
-    for fold in make_folds(model, 3 * truth, train, validation).parts:
-        logits = model(fold.recalibrated_theta, fold.held_out.inputs)
-        expected = -torch.nn.functional.cross_entropy(logits, fold.held_out.targets, reduction="none")
-        torch.testing.assert_close(fold.baseline, expected)
-
-
-def test_folds_are_the_same_every_time(untouched_rng):
-    model, truth, train, validation, _ = problem()
-    first, second = (make_folds(model, truth, train, validation) for _ in range(2))
-    assert all(torch.equal(a.index, b.index) for a, b in zip(first.parts, second.parts, strict=True))
-
-
-def test_too_few_points_to_choose_by():
-    model, truth, train, validation, _ = problem()
-    with pytest.raises(ValueError, match=r"`validation` must hold at least 10 points to choose by, got 9\. Hold out more"):
-        choose_target(model, truth, train, validation.subset(slice(0, 9)))
-
-
-@pytest.mark.parametrize("bias", [False, True])
-def test_precisions_are_measured_in_the_scale_of_the_weights(bias):
-    """Features a thousand times as large: weights a thousandth as large, precisions a million times as large."""
-    model, truth, train, validation, _ = problem(bias=bias)
-    factor = torch.full_like(truth, 1000.0)
-    factor[model.head.num_outputs * model.head.num_features :] = 1.0  # the bias stays
-    small = make_folds(model, truth, train, validation)
-    large = make_folds(
-        model,
-        truth / factor,
-        replace(train, inputs=1000 * train.inputs),
-        replace(validation, inputs=1000 * validation.inputs),
-    )
-    assert large.unit == pytest.approx(1e6 * small.unit)
-
-
-def test_a_head_of_zeros_has_a_unit_too():
-    model, truth, train, validation, _ = problem()
-    assert make_folds(model, 0 * truth, train, validation).unit == 1.0
-
-
-# The data to fit on
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-def test_of_both_sets_the_training_points_weigh_as_much_as_the_held_out_ones(weighted):
-    _, _, train, validation, _ = problem(weighted=weighted)
-    both = combine("both", train, validation)
-    assert len(both) == len(train) + len(validation)
-    mass = [float(part.sum()) for part in both.weights.split([len(train), len(validation)])]
-    assert mass[0] == pytest.approx(mass[1])
-    torch.testing.assert_close(both.weights[len(train) :], point_weights(validation))
-    ratio = both.weights[: len(train)] / point_weights(train)
-    torch.testing.assert_close(ratio, ratio[0].expand(len(train)))
-    assert torch.equal(both.inputs, torch.cat([train.inputs, validation.inputs]))
-    assert torch.equal(both.targets, torch.cat([train.targets, validation.targets]))
-
-
-def test_training_points_are_never_made_heavier():
-    _, _, train, validation, _ = problem()
-    both = combine("both", train.subset(slice(0, 10)), validation)
-    assert both.weights.tolist() == [1.0] * (10 + NUM_VALIDATION)
-
-
-def test_one_of_the_sets_alone():
-    _, _, train, validation, _ = problem()
-    assert combine("training", train, validation) is train
-    assert combine("validation", train, validation) is validation
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-def test_thinning_keeps_the_mass(weighted):
-    _, _, train, _, _ = problem(weighted=weighted)
-    few = selection._thin(train, 40)
-    assert len(few) == 40
-    assert float(few.weights.sum()) == pytest.approx(float(point_weights(train).sum()))
-    rows = {tuple(row) for row in train.inputs.tolist()}
-    assert len({tuple(row) for row in few.inputs.tolist()} & rows) == 40
-    assert selection._thin(train, NUM_TRAIN) is train
-
-
 def test_choosing_sees_thinned_training_data_and_the_result_all_of_it(monkeypatch):
-    model, truth, train, validation, _ = problem()
-    monkeypatch.setattr(selection, "_THINNED", 20)
+    model, truth, train, validation, _ = with_held_out()
+    monkeypatch.setattr(folds, "_THINNED", 20)
     assert len(make_folds(model, truth, train, validation).train) == 2 * NUM_VALIDATION
     target = choose_target(model, truth, train, validation, prior_mean="zero", prior_precision=1.0)
     assert target.tuning.data == "both"
@@ -318,7 +181,7 @@ def test_choosing_sees_thinned_training_data_and_the_result_all_of_it(monkeypatc
 
 def test_nothing_better_than_the_default():
     """A head that is right but for its temperature: both sets, around the scaled head, at the default precision."""
-    model, truth, train, validation, test = problem()
+    model, truth, train, validation, test = with_held_out()
     target = chosen("confident")
     assert (target.tuning.data, target.tuning.prior_mean) == ("both", "scaled head")
     assert target.prior_precision == pytest.approx(20.0 * make_folds(model, 3 * truth, train, validation).unit)
@@ -330,7 +193,7 @@ def test_nothing_better_than_the_default():
 @pytest.mark.parametrize("kind", ["spoilt", "random"])
 def test_a_head_that_is_no_good_is_left(kind):
     """The training data know better than the head, and are listened to: nearly as good as the true parameters."""
-    model, _, train, _, test = problem()
+    model, _, train, _, test = with_held_out()
     target = chosen(kind)
     assert target.tuning.data in ("training", "both")
     ideal = nll(Target(model, train, 1.0), test)
@@ -354,7 +217,7 @@ def test_the_record(kind):
 
 def test_scores_are_held_out_ones_of_all_folds():
     """The default's score again, fold by fold, from the parts."""
-    model, truth, train, validation, _ = problem()
+    model, truth, train, validation, _ = with_held_out()
     folds, default = make_folds(model, 3 * truth, train, validation), chosen("confident").tuning.candidates[0]
     values = []
     for fold in folds.parts:
@@ -366,7 +229,7 @@ def test_scores_are_held_out_ones_of_all_folds():
 
 
 def test_the_choice_is_deterministic(untouched_rng):
-    model, truth, train, validation, _ = problem()
+    model, truth, train, validation, _ = with_held_out()
     first = chosen("confident")
     second = choose_target(model, 3 * truth, train, validation)
     assert second.tuning == first.tuning
@@ -374,7 +237,7 @@ def test_the_choice_is_deterministic(untouched_rng):
 
 
 def test_the_scale_of_features_does_not_matter():
-    model, truth, train, validation, test = problem(bias=False)
+    model, truth, train, validation, test = with_held_out(bias=False)
     results = []
     for factor in (1.0, 1000.0):
         parts = [replace(part, inputs=factor * part.inputs) for part in (train, validation, test)]
@@ -391,7 +254,7 @@ def test_the_scale_of_features_does_not_matter():
 
 @pytest.mark.parametrize("name", ["zero", "head", "scaled head"])
 def test_a_prior_mean_by_name(name):
-    model, truth, train, validation, _ = problem()
+    model, truth, train, validation, _ = with_held_out()
     target = choose_target(model, truth, train, validation, prior_mean=name, prior_precision=2.0)
     expected = {"zero": 0 * truth, "head": truth, "scaled head": recalibrate(model, truth, validation)[1]}[name]
     torch.testing.assert_close(target.prior.mean, expected)
@@ -403,7 +266,7 @@ def test_a_prior_mean_by_name(name):
 @pytest.mark.parametrize("mean", [0.25, torch.full((16,), 0.25, dtype=torch.float64)])
 @pytest.mark.parametrize("held_out", [True, False])
 def test_a_prior_mean_as_a_value(mean, held_out):
-    model, truth, train, validation, _ = problem()
+    model, truth, train, validation, _ = with_held_out()
     target = choose_target(
         model, truth, train, validation if held_out else None, prior_mean=mean, prior_precision=torch.tensor(2.0)
     )
@@ -415,7 +278,7 @@ def test_a_prior_mean_as_a_value(mean, held_out):
 
 @pytest.mark.parametrize("held_out", [True, False])
 def test_a_prior_precision_for_every_parameter(held_out):
-    model, truth, train, validation, _ = problem()
+    model, truth, train, validation, _ = with_held_out()
     precision = noise(16).abs() + 0.5
     target = choose_target(
         model, truth, train, validation if held_out else None, prior_mean="head", prior_precision=precision
@@ -428,7 +291,7 @@ def test_a_prior_precision_for_every_parameter(held_out):
 
 
 def test_without_validation_the_evidence_decides():
-    model, truth, train, _, _ = problem()
+    model, truth, train, _, _ = with_held_out()
     target = choose_target(model, truth, train)
     assert target.tuning.criterion == "evidence"
     assert (target.tuning.prior_mean, target.tuning.data) == ("zero", "training")
@@ -452,7 +315,7 @@ def test_regression_has_no_scaled_head():
 @pytest.mark.parametrize("shape", [(-1,), (-1, 1)])
 def test_targets_of_any_shape_that_the_likelihood_takes(shape):
     """One output: targets (N,) and (N, 1) are the same thing, in either set."""
-    model, truth, train, validation, _ = problem(binary)
+    model, truth, train, validation, _ = with_held_out(binary)
     expected = choose_target(model, truth, train, validation, prior_mean="head", prior_precision=1.0)
     other = replace(validation, targets=validation.targets.double().view(shape))
     found = choose_target(model, truth, train, other, prior_mean="head", prior_precision=1.0)
@@ -476,7 +339,7 @@ WRONG = {
 
 @pytest.mark.parametrize("case", WRONG)
 def test_wrong_priors_are_refused(case):
-    model, truth, train, validation, _ = problem()
+    model, truth, train, validation, _ = with_held_out()
     options, message = WRONG[case]
     with pytest.raises(ValueError) as caught:
         choose_target(model, truth, train, validation, **options)
@@ -484,7 +347,7 @@ def test_wrong_priors_are_refused(case):
 
 
 def test_wrong_data_are_refused():
-    model, truth, train, validation, _ = problem()
+    model, truth, train, validation, _ = with_held_out()
     with pytest.raises(ValueError, match="`prior_mean` 'scaled head' needs held-out data for its temperature"):
         choose_target(model, truth, train, prior_mean="scaled head")
     with pytest.raises(TypeError, match=r"`theta` must be torch\.float64 on cpu like `train\.inputs`, got torch\.float32"):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from burnish._checks import check_like
-from burnish.batches import Batch
+from burnish.batches import Batch, point_weights
 from burnish.heads import Model
 from burnish.likelihoods import GaussianNoise
 
@@ -34,7 +34,7 @@ def residual_std(model: Model, theta: Tensor, data: Batch, *, alike: bool = Fals
     """
     targets = GaussianNoise(1.0).check_targets(data.targets, model.head.num_outputs)
     squares = (model(theta, data.inputs) - targets).double().square()
-    weights = torch.ones_like(squares[:, 0]) if data.weights is None else data.weights.double()
+    weights = point_weights(data).double()
     each = weights @ squares / weights.sum()
     if alike and float(each.max()) > _ALIKE**2 * float(each.min()):
         sizes = ", ".join(f"{value:.3g}" for value in each.sqrt().tolist()[:8])
@@ -77,7 +77,7 @@ def fit_temperature(model: Model, theta: Tensor, data: Batch) -> TemperatureFit:
     check_like("theta", theta, data.inputs, "`data.inputs`")
     targets = model.likelihood.check_targets(data.targets, model.head.num_outputs)
     outputs = model(theta, data.inputs).double()
-    weights = outputs.new_ones(len(data)) if data.weights is None else data.weights.double()
+    weights = point_weights(data).double()
 
     def log_likelihood_and_slope(inverse: float) -> tuple[float, float]:
         """And its derivative by the logarithm of the inverse temperature."""
