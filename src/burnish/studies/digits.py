@@ -18,12 +18,13 @@ from torch import Tensor, nn
 from burnish import metrics
 from burnish._checks import check_at_least
 from burnish.batches import Batch
+from burnish.bayesian_network import BayesianNetwork
 from burnish.diagnostics import Elbo, elbo, importance, log_ratios
 from burnish.features import extract_features, split_last_layer
 from burnish.heads import Model
 from burnish.inference.flow import fit_flow, paper_protocol
+from burnish.inference.folds import combine
 from burnish.inference.laplace import fit_laplace
-from burnish.inference.selection import choose_target
 from burnish.inference.temperature import fit_temperature
 from burnish.noise import make_generator
 from burnish.posteriors import DensityPosterior
@@ -216,7 +217,7 @@ def run_demo(seed: int = 0, *, settings: Settings | None = None, progress: bool 
             assert isinstance(posterior, DensityPosterior)  # only a posterior made of samples has no density
         with stages.stage("comparing it"):
             images = {"test digits": split.test.inputs, **outside_images(split.test, settings.num_outside, seed=seed)}
-            bench = _set_up(network, split, images, settings, seed)
+            bench = _set_up(bnn, network, split, images, settings, seed)
             rivals, trace = _rivals(bench)
             own: dict[str, Any] = {"posterior": posterior, "seconds": stages.seconds["refining it"], "trace": trace}
             rows = (*rivals, bench.row(BURNISH, lambda key: bnn.predict(images[key]).probs, **own))
@@ -238,11 +239,14 @@ def run_demo(seed: int = 0, *, settings: Settings | None = None, progress: bool 
 
 
 @torch.no_grad()
-def _set_up(network: nn.Module, split: Split, images: Mapping[str, Tensor], settings: Settings, seed: int) -> _Bench:
-    """The network split and its features cached; the target is the one that `refine` chooses."""
+def _set_up(
+    bnn: BayesianNetwork, network: nn.Module, split: Split, images: Mapping[str, Tensor], settings: Settings, seed: int
+) -> _Bench:
+    """The network split and its features cached; the target is the one that `refine` has chosen."""
     backbone, model, theta = split_last_layer(network, example=split.train.inputs[:8])
     train, validation = (extract_features(backbone, (part.inputs, part.targets)) for part in (split.train, split.validation))
-    target = choose_target(model, theta, train, validation=validation)
+    tuning = bnn.tuning
+    target = Target(model, combine(tuning.data, train, validation), tuning.precision, bnn.prior.mean, tuning)
     features = {name: backbone(x) for name, x in images.items()}
     train_accuracy = metrics.accuracy(model(theta, train.inputs).softmax(-1), train.targets)
     return _Bench(model, theta, target, validation, features, split.test.targets, train_accuracy, settings, seed)
@@ -283,7 +287,7 @@ def _nll_difference(rows: tuple[Row, ...], labels: Tensor, seed: int) -> metrics
 
 
 def _describe(target: Target) -> dict[str, Any]:
-    assert target.tuning is not None  # `choose_target` says how it chose
+    assert target.tuning is not None  # `refine` says how it chose
     chosen = {name: getattr(target.tuning, name) for name in ("prior_mean", "precision", "data")}
     return chosen | {"parameters": target.dim, "fitted_to": len(target.data)}
 
