@@ -14,7 +14,7 @@ SOURCE = Path(burnish.__file__).parent
 # lowest first; a module imports from lower entries only, the entries of one tuple in any order that has no cycle
 LAYERS = [
     ("_checks", "errors"),
-    ("noise", "likelihoods"),
+    ("noise", "likelihoods", "convergence"),
     ("heads",),
     ("scales",),
     ("bijections",),

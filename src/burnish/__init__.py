@@ -1,13 +1,15 @@
 """burnish: a Bayesian posterior for the last layer of any trained network, post hoc, in seconds, checked."""
 
-from burnish import diagnostics, metrics
+from burnish import convergence, diagnostics, metrics
 from burnish.batches import Batch
 from burnish.bayesian_network import BayesianNetwork, Refinement, load
 from burnish.bijections import Affine, Bijection, DiagonalScale, Planar, Radial, Rotation, Shift, SinhArcsinh
 from burnish.errors import FitError
 from burnish.features import Backbone, extract_features, split_last_layer
 from burnish.heads import LinearHead, Model
+from burnish.inference.coordinates import Density
 from burnish.inference.flow import FlowFit, default_bijections, fit_flow, paper_protocol
+from burnish.inference.hmc import HmcFit, fit_hmc
 from burnish.inference.laplace import LaplaceFit, fit_laplace
 from burnish.inference.mode import Mode, find_mode
 from burnish.inference.prior import prior_mean_candidates, tune_prior
@@ -33,6 +35,7 @@ __all__ = [
     "Bijection",
     "Categorical",
     "Dense",
+    "Density",
     "DensityPosterior",
     "Diagonal",
     "DiagonalScale",
@@ -43,6 +46,7 @@ __all__ = [
     "Gaussian",
     "GaussianNoise",
     "HeldOut",
+    "HmcFit",
     "Kronecker",
     "KroneckerCurvature",
     "LaplaceFit",
@@ -68,11 +72,13 @@ __all__ = [
     "TemperatureFit",
     "Verdict",
     "choose_target",
+    "convergence",
     "default_bijections",
     "diagnostics",
     "extract_features",
     "find_mode",
     "fit_flow",
+    "fit_hmc",
     "fit_laplace",
     "fit_temperature",
     "judge",

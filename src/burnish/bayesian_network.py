@@ -10,14 +10,13 @@ from torch import Tensor, nn
 
 from burnish._checks import check_at_least
 from burnish.batches import split_rows, to_device
-from burnish.bijections import Affine, DiagonalScale, Planar, Radial, Rotation, Shift, SinhArcsinh
 from burnish.encoding import decode, encode
 from burnish.features import Backbone, call_network, place_of
-from burnish.heads import LinearHead, Model
+from burnish.heads import Model
 from burnish.likelihoods import Bernoulli, Categorical, GaussianNoise
+from burnish.posteriors import KINDS as POSTERIOR_KINDS
 from burnish.posteriors import FlowPosterior, Gaussian, SamplePosterior
 from burnish.predictive import Prediction, predict_at
-from burnish.scales import Dense, Diagonal, Kronecker
 from burnish.storage import Fingerprint, check_fingerprint, fingerprint, read_file, write_file
 from burnish.target import PriorCandidate, PriorTuning
 from burnish.verdict import HeldOut, Score, Verdict
@@ -64,9 +63,7 @@ class Refinement:
 
 
 _KINDS = (
-    *(Refinement, Model, LinearHead, Categorical, Bernoulli, GaussianNoise),
-    *(Gaussian, FlowPosterior, SamplePosterior, Dense, Diagonal, Kronecker),
-    *(Affine, DiagonalScale, Planar, Radial, Rotation, Shift, SinhArcsinh),
+    *(Refinement, Model, Categorical, Bernoulli, GaussianNoise, *POSTERIOR_KINDS),
     *(Verdict, HeldOut, Score, PriorTuning, PriorCandidate, Fingerprint),
 )
 

@@ -108,14 +108,14 @@ def _check_fields(kind: type, parts: Mapping[str, Any]) -> None:
             raise TypeError(f"`{item.name}` of {kind.__name__} must be a tensor, got {type(parts[item.name]).__name__}.")
 
 
-def decode(tree: Any, tensors: Mapping[str, Tensor], kinds: Sequence[type]) -> Any:
-    """The value that `encode` was given, on the CPU, through the constructors of `kinds` and their checks.
+def decode(tree: Any, tensors: Mapping[str, Tensor], kinds: Sequence[type], device: torch.device | str = "cpu") -> Any:
+    """The value that `encode` was given, on `device`, through the constructors of `kinds` and their checks.
 
     Raises:
         ValueError: If the tree is not one of `encode` for these kinds, a constructor refuses its fields, or the tensors are
             not exactly those that the tree refers to, each once.
     """
-    decoder = _Decoder(_by_name(kinds), tensors)
+    decoder = _Decoder(_by_name(kinds), tensors, torch.device(device))
     value = decoder.value(tree, ())
     if unused := sorted(set(tensors) - decoder.used):
         raise damaged(f"nothing refers to the tensors {unused[:3]}", ())
@@ -131,6 +131,7 @@ def damaged(why: str, where: tuple[str, ...] | None = None) -> ValueError:
 class _Decoder:
     kinds: dict[str, type]
     tensors: Mapping[str, Tensor]
+    device: torch.device
     used: set[str] = field(default_factory=set)
 
     def value(self, node: Any, where: tuple[str, ...]) -> Any:
@@ -157,7 +158,7 @@ class _Decoder:
         if name not in self.tensors or name in self.used:
             raise damaged(f"the tensor {name!r} is {'used twice' if name in self.used else 'missing'}", where)
         self.used.add(name)
-        tensor = self.tensors[name].cpu()
+        tensor = self.tensors[name].to(self.device)
         try:
             check_storable(name, tensor)
             if order is None:

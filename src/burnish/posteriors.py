@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from burnish._checks import check_at_least, check_finite, check_like
-from burnish.bijections import Affine, Bijection
+from burnish.bijections import Affine, Bijection, DiagonalScale, Planar, Radial, Rotation, Shift, SinhArcsinh
+from burnish.heads import LinearHead
 from burnish.noise import check_generator, standard_normal
-from burnish.scales import Diagonal, Scale
+from burnish.scales import Dense, Diagonal, Kronecker, Scale
 
 __all__ = ["DensityPosterior", "FlowPosterior", "Gaussian", "Posterior", "SamplePosterior"]
 
@@ -153,11 +154,25 @@ class SamplePosterior:
     """Draws (S, d) that stand for a posterior, each with the same weight."""
 
     samples: Tensor
+    num_chains: int | None = None
+    """How many chains they come from, one after the other; None for independent draws."""
 
     def __post_init__(self) -> None:
         if self.samples.ndim != 2 or len(self.samples) == 0:
             raise ValueError(f"`samples` must have shape (S, d) with S >= 1, got {tuple(self.samples.shape)}.")
         check_finite("samples", self.samples, "Discard diverged chains first.")
+        if self.num_chains is not None:
+            check_at_least("num_chains", self.num_chains, 1)
+            if len(self.samples) % self.num_chains:
+                raise ValueError(
+                    f"`num_chains` must divide the {len(self.samples)} samples, got {self.num_chains}. "
+                    "Pass chains of equal length, one after the other."
+                )
+
+    @property
+    def draws(self) -> Tensor:
+        """The samples by chain (chains, draws, d); independent ones are chains of one draw each."""
+        return self.samples.view(self.num_chains or len(self.samples), -1, self.dim)
 
     @property
     def dim(self) -> int:
@@ -174,3 +189,10 @@ class SamplePosterior:
         else:
             index = torch.randint(count, (num_samples,), generator=generator, device=device)
         return self.samples[index]
+
+
+# every class that a posterior is made of: what a file may hold
+KINDS: tuple[type, ...] = (
+    *(Gaussian, FlowPosterior, SamplePosterior, Dense, Diagonal, Kronecker, LinearHead),
+    *(Affine, DiagonalScale, Planar, Radial, Rotation, Shift, SinhArcsinh),
+)

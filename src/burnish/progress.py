@@ -46,6 +46,11 @@ class Stages:
             if self._bar is not None:
                 self._bar.advance(self._task)
 
+    def describe(self, text: str) -> None:
+        """Says beside the bar how the stage is doing."""
+        if self._bar is not None:
+            self._bar.update(self._task, description=f"{self._title}: {text}")
+
 
 def _bar() -> Any:
     if not sys.stderr.isatty():

@@ -1,0 +1,93 @@
+"""Coordinates to sample in: those in which a posterior, if it is right, makes the target standard normal."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from burnish.bijections import Affine
+from burnish.errors import FitError
+from burnish.posteriors import FlowPosterior, Gaussian, Posterior
+from burnish.scales import Dense, Diagonal
+
+__all__ = ["Density"]
+
+_DENSE_DIM = 128  # parameters up to which a full covariance is estimated from draws
+_DRAWS_PER_DIM = 5  # draws for each of them that it needs
+_MOMENT_DRAWS = 2000
+
+
+class Density(Protocol):
+    """What can be sampled: a log density, up to a constant, with its gradient."""
+
+    @property
+    def dim(self) -> int:
+        """Number of dimensions d."""
+
+    def log_prob_and_grad(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+        """The log density (S,) and its gradient (S, d) at each row."""
+
+
+@dataclass(frozen=True, eq=False)
+class Coordinates:
+    """`theta = flow(z)`, and the target's density in z, the Jacobian included."""
+
+    flow: FlowPosterior
+    kind: str
+    """"flow", "affine" (those of a given Gaussian), or "adapted" (mean and scale from the chains' own draws)."""
+
+    @classmethod
+    def of(cls, posterior: Posterior, *, generator: torch.Generator) -> "Coordinates":
+        """Those in which the posterior is standard normal; for one that is neither Gaussian nor a flow, by its moments."""
+        if isinstance(posterior, FlowPosterior):
+            bent = any(not isinstance(bijection, Affine) for bijection in posterior.bijections)
+            return cls(posterior, "flow" if bent else "affine")
+        if not isinstance(posterior, Gaussian):
+            posterior = moments(posterior.sample(_MOMENT_DRAWS, generator=generator))
+        return cls(FlowPosterior(posterior, ()), "affine")
+
+    def straightened(self) -> "Coordinates":
+        """Without all that is not affine."""
+        affine = tuple(bijection for bijection in self.flow.bijections if isinstance(bijection, Affine))
+        return Coordinates(FlowPosterior(self.flow.base, affine), "affine")
+
+    def with_base(self, base: Gaussian) -> "Coordinates":
+        """The same bijections on another base."""
+        return Coordinates(FlowPosterior(base, self.flow.bijections), "adapted")
+
+    def log_prob_and_grad(self, target: Density, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The parameters (S, d), the log density of z (S,), float64, and its gradient (S, d)."""
+        with torch.enable_grad():
+            leaf = z.detach().requires_grad_()
+            theta, logdet = self.flow.from_noise(leaf)
+            value, grad = target.log_prob_and_grad(theta.detach())
+            pulled = torch.autograd.grad((theta * grad).sum() + logdet.sum(), leaf)[0]
+        return theta.detach(), value.double() + logdet.detach(), pulled
+
+    def inverse(self, theta: Tensor) -> Tensor:
+        """The z of parameters."""
+        for bijection in reversed(self.flow.bijections):
+            theta = bijection.inverse(theta)[0]
+        return self.flow.base.scale.solve(theta - self.flow.base.mean)
+
+
+def moments(draws: Tensor) -> Gaussian:
+    """The Gaussian with the mean of draws (n, d) and their covariance, or only its diagonal where d is large.
+
+    Shrunk a little towards the diagonal: estimates from few draws are too narrow along some directions.
+    """
+    count, dim = draws.shape
+    mean, centred = draws.double().mean(0), draws.double() - draws.double().mean(0)
+    variance = centred.square().sum(0) / (count - 1)
+    if not bool((variance > 0.0).all()):
+        raise FitError("the chains do not move in some directions; use smaller starting values, or give a `start`.")
+    if dim <= _DENSE_DIM and count >= _DRAWS_PER_DIM * dim:
+        std = variance.sqrt()
+        scaled = centred / std
+        correlation = scaled.T @ scaled / (count - 1)
+        weight = dim / (count + dim)
+        correlation = (1.0 - weight) * correlation + weight * torch.eye(dim, dtype=torch.float64, device=draws.device)
+        factor = torch.linalg.cholesky(correlation)
+        return Gaussian(mean.to(draws.dtype), Dense((std.unsqueeze(1) * factor).to(draws.dtype)))
+    return Gaussian(mean.to(draws.dtype), Diagonal(variance.sqrt().to(draws.dtype)))

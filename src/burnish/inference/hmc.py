@@ -1,0 +1,322 @@
+"""Hamiltonian Monte Carlo: many chains as one batch, in coordinates that make the target nearly standard normal."""
+
+import os
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from burnish._checks import check_at_least, check_memory, check_positive, check_tensor
+from burnish.convergence import ess_bulk, ess_tail, nested_rhat, rhat
+from burnish.errors import FitError
+from burnish.inference.checkpoint import read_checkpoint, write_checkpoint
+from burnish.inference.coordinates import Coordinates, Density
+from burnish.inference.sampler import State, advance, begin, retreat
+from burnish.noise import check_generator
+from burnish.posteriors import FlowPosterior, Gaussian, Posterior, SamplePosterior
+from burnish.progress import Stages
+
+__all__ = ["HmcFit", "fit_hmc"]
+
+_WARMUP, _WARMUP_ADAPTING = 60, 400  # transitions, where coordinates are given and where they have to be found
+_MIN_WARMUP, _MIN_WARMUP_ADAPTING = 10, 60
+_MANY_CHAINS, _SUPERCHAINS = 256, 16  # chains from which on they are taken to be short, and how many places they start at
+_MIN_DRAWS, _MIN_DRAWS_NESTED = 50, 5
+_GROWTH = 1.5  # of the number of draws between two looks at the rule
+_PATIENCE = 20.0  # at least so many times as long as writing a checkpoint takes is sampled between two of them
+
+
+@dataclass(frozen=True, eq=False)
+class HmcFit:
+    """Draws by chain, and whether they can be relied on."""
+
+    posterior: SamplePosterior
+    """Of all draws, chain after chain; `posterior.draws` has them by chain."""
+    rhat: float
+    """The largest rank-normalised split R-hat of all parameters."""
+    nested_rhat: float | None
+    """The largest nested R-hat, where chains started together in superchains."""
+    ess_bulk: float
+    """The smallest effective sample size of all parameters, for the centre of their distributions."""
+    ess_tail: float
+    """The same for the 5 % and 95 % quantiles."""
+    converged: bool
+    """Whether the rule held when sampling ended."""
+    stopped_by: str
+    """"rule", "max_draws" or "max_seconds"."""
+    accept_rate: float
+    divergences: int
+    """Trajectories after the warm-up whose energy error was beyond all bounds."""
+    coordinates: str
+    """"flow", "affine", or "adapted"; after divergences in a flow's, "adapted after flow"."""
+    step_size: float
+    length: float
+    """Of a trajectory in radians, on average; a quarter turn crosses a standard normal."""
+    num_warmup: int
+    num_gradients: int
+    """Evaluations of the target and its gradient for each chain, the warm-up included."""
+    warmup_seconds: float
+    seconds: float
+
+
+def fit_hmc(
+    target: Density,
+    start: Posterior | Tensor | None = None,
+    *,
+    generator: torch.Generator,
+    num_chains: int = 64,
+    num_superchains: int | None = None,
+    num_warmup: int | None = None,
+    min_draws: int | None = None,
+    max_draws: int = 2000,
+    max_seconds: float | None = None,
+    max_rhat: float = 1.01,
+    min_ess: float = 400.0,
+    target_accept: float = 0.8,
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_seconds: float = 30.0,
+    progress: bool = False,
+) -> HmcFit:
+    """Samples a target until its chains agree.
+
+    It stops once the largest R-hat is below `max_rhat` and the smallest bulk effective sample size at least `min_ess`,
+    looked at from `min_draws` draws on, whenever their number has grown by half; or when a budget ends. The result says why.
+    Chains that started in superchains are judged by nested R-hat, which needs but a few draws of each.
+
+    Args:
+        target: anything with `dim` and `log_prob_and_grad(theta)`, such as a `Target`.
+        start: a posterior, to draw the chains' starts from and to sample in its coordinates (a Gaussian whitens, a flow
+            unbends; a flow's coordinates are left for affine ones if trajectories diverge in them); or starts (C, d), or
+            one for all (d,); or None for standard normal ones in float64. Without a posterior, coordinates are found during
+            the warm-up.
+        generator: on the device of the start.
+        num_chains: moved together, one matrix product for all.
+        num_superchains: places at which chains start together, for nested R-hat; 16 from 256 chains on when not given.
+        num_warmup: transitions in which step size, trajectory length and coordinates adapt; they are not kept.
+        min_draws: of each chain before the rule is first looked at.
+        max_draws: of each chain at most.
+        max_seconds: at most, the warm-up included; draws then depend on the machine's speed.
+        max_rhat: of the rule.
+        min_ess: of the rule.
+        target_accept: mean acceptance probability that the step size aims at; higher is slower and diverges less.
+        checkpoint: a file to keep the state in. Where it exists, sampling goes on from it, to the same draws as if it had
+            never stopped; the generator is set to the state it had.
+        checkpoint_seconds: between writing it, at least.
+        progress: whether to show a bar with R-hat and effective sample size, if on a terminal.
+
+    Raises:
+        ValueError: where an argument does not fit, or the density is not finite at a start.
+        FitError: where the time is up before the warm-up is over.
+    """
+    began = time.perf_counter()
+    min_draws, num_superchains = _check_numbers(num_chains, num_superchains, min_draws, max_draws)
+    rule = _Rule(max_rhat, min_ess, num_superchains, min_draws, max_draws, max_seconds)
+    options = {"num_chains": num_chains, "num_superchains": num_superchains, "target_accept": target_accept}
+    options |= {"num_warmup": num_warmup}
+    if not 0.0 < target_accept < 1.0:
+        raise ValueError(f"`target_accept` must lie between 0 and 1, got {target_accept}. Try 0.8, or 0.95 on divergences.")
+    check_positive("checkpoint_seconds", checkpoint_seconds)
+    state = _start(target, start, num_superchains, num_warmup, options, generator)
+    if checkpoint is not None and os.path.exists(checkpoint):
+        state = read_checkpoint(checkpoint, target, state.chains.z, generator, options)
+    file = None if checkpoint is None else _File(checkpoint, checkpoint_seconds, options)
+    earlier, ended = state.seconds, None
+    with Stages("hmc", show=progress) as stages, stages.stage("warm-up") as stage:
+        while ended is None:
+            advance(state, target, generator=generator)
+            state.seconds = earlier + time.perf_counter() - began
+            if state.sampling and rule.due(state):
+                retreat(state, target, _WARMUP_ADAPTING)
+            ended = rule.look(state)
+            stage.describe(rule.describe(state))
+            if file is not None:
+                file.write(state, generator, now=ended is not None)
+    return rule.result(state, ended)
+
+
+def _check_numbers(
+    num_chains: int, num_superchains: int | None, min_draws: int | None, max_draws: int
+) -> tuple[int, int | None]:
+    """Refuses counts that do not fit each other; the first look at the rule, and the superchains."""
+    check_at_least("num_chains", num_chains, 2, "R-hat compares chains.")
+    if num_superchains is None and num_chains >= _MANY_CHAINS and num_chains % _SUPERCHAINS == 0:
+        num_superchains = _SUPERCHAINS
+    if num_superchains is not None:
+        check_at_least("num_superchains", num_superchains, 2, "Nested R-hat compares superchains.")
+        if num_chains % num_superchains or num_chains == num_superchains:
+            raise ValueError(
+                f"`num_superchains` must divide `num_chains` ({num_chains}) into groups of at least two, got "
+                f"{num_superchains}. Pass a smaller divisor."
+            )
+    if min_draws is None:
+        min_draws = min(max_draws, _MIN_DRAWS if num_superchains is None else _MIN_DRAWS_NESTED)
+    check_at_least("min_draws", min_draws, 4, "R-hat needs that many.")
+    check_at_least("max_draws", max_draws, min_draws, "It is the budget of each chain; `min_draws` must fit into it.")
+    return min_draws, num_superchains
+
+
+def _start(
+    target: Density,
+    start: Posterior | Tensor | None,
+    num_superchains: int | None,
+    num_warmup: int | None,
+    options: dict[str, Any],
+    generator: torch.Generator,
+) -> State:
+    """The chains where they start, in the coordinates they start in."""
+    num_chains: int = options["num_chains"]
+    adapting = start is None or isinstance(start, Tensor)
+    least, usual = (_MIN_WARMUP_ADAPTING, _WARMUP_ADAPTING) if adapting else (_MIN_WARMUP, _WARMUP)
+    num_warmup = usual if num_warmup is None else num_warmup
+    check_at_least("num_warmup", num_warmup, least, "Step size and coordinates cannot adapt in fewer transitions.")
+    if not hasattr(target, "log_prob_and_grad") or not hasattr(target, "dim"):
+        raise TypeError(f"`target` must have `dim` and `log_prob_and_grad(theta)`, got {type(target).__name__}.")
+    num_places = num_superchains or num_chains
+    if start is None:
+        start = torch.randn(num_places, target.dim, generator=generator, device=generator.device, dtype=torch.float64)
+    if isinstance(start, Tensor):
+        theta = _check_starts(start, target.dim, num_places, num_chains)
+        check_generator(generator, theta.device)
+        ones = torch.ones_like(theta[0])
+        coordinates = Coordinates(FlowPosterior(Gaussian.standard(ones), ()), "adapted")
+    else:
+        if getattr(start, "dim", None) != target.dim:
+            raise ValueError(
+                f"`start` must have the {target.dim} dimensions of the target, got {getattr(start, 'dim', type(start))}. "
+                "Pass a posterior of the same parameters."
+            )
+        theta = start.sample(num_places, generator=generator)
+        coordinates = Coordinates.of(start, generator=generator)
+    theta = theta.repeat_interleave(num_chains // len(theta), 0)
+    state = begin(target, coordinates, theta, num_warmup, adapting, options["target_accept"])
+    finite = torch.isfinite(state.chains.log_prob) & torch.isfinite(state.chains.grad).all(1)
+    if not bool(finite.all()):
+        first = int((~finite).nonzero()[0])
+        raise ValueError(
+            f"`target` must have a finite log density and gradient at every start, got "
+            f"{float(state.chains.log_prob[first]):g} at chain {first} ({int((~finite).sum())} of {num_chains} chains). "
+            "Pass a `start` inside its support."
+        )
+    return state
+
+
+def _check_starts(start: Tensor, dim: int, num_places: int, num_chains: int) -> Tensor:
+    if start.shape[-1:] != (dim,) or start.ndim > 2 or (start.ndim == 2 and len(start) not in (num_places, num_chains)):
+        raise ValueError(
+            f"`start` must have shape ({dim},) or ({num_places}, {dim}), got {tuple(start.shape)}. "
+            "Pass one row for each chain, or for each superchain."
+        )
+    check_tensor("start", start)
+    return start.detach().clone().expand(num_places, dim) if start.ndim == 1 else start.detach().clone()
+
+
+@dataclass
+class _File:
+    """A checkpoint, written now and then."""
+
+    path: str | os.PathLike[str]
+    pause: float
+    options: dict[str, Any]
+    written: float = 0.0
+    cost: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.written = time.perf_counter()
+
+    def write(self, state: State, generator: torch.Generator, *, now: bool) -> None:
+        began = time.perf_counter()
+        if now or began - self.written > max(self.pause, _PATIENCE * self.cost):
+            write_checkpoint(self.path, state, generator, self.options)
+            self.written = time.perf_counter()
+            self.cost = self.written - began
+
+
+@dataclass
+class _Rule:
+    """When to stop, and what was seen when it was last looked at."""
+
+    max_rhat: float
+    min_ess: float
+    num_superchains: int | None
+    min_draws: int
+    max_draws: int
+    max_seconds: float | None
+    rhat: float = float("nan")
+    nested_rhat: float | None = None
+    ess: float = float("nan")
+
+    def __post_init__(self) -> None:
+        check_positive("max_rhat - 1", self.max_rhat - 1.0, "R-hat of perfect chains is 1.")
+        check_positive("min_ess", self.min_ess)
+        if self.max_seconds is not None:
+            check_positive("max_seconds", self.max_seconds)
+
+    def due(self, state: State) -> bool:
+        """Whether to look now: at numbers of draws that do not depend on time, so that a run can be repeated."""
+        count, due = len(state.draws), self.min_draws
+        while due < count:
+            due = max(due + 1, int(_GROWTH * due))
+        return count == min(due, self.max_draws)
+
+    def look(self, state: State) -> str | None:
+        """Why to stop, or None to go on."""
+        count, late = len(state.draws), self.max_seconds is not None and state.seconds > self.max_seconds
+        if late and count < self.min_draws:
+            raise FitError(
+                f"`max_seconds` {self.max_seconds:g} were over after {state.iteration} transitions, before "
+                f"{state.num_warmup} of warm-up and {self.min_draws} draws; allow more time, or use fewer chains."
+            )
+        if not late and not self.due(state):
+            return None
+        if self._holds(state):
+            return "rule"
+        if count >= self.max_draws:
+            return "max_draws"
+        return "max_seconds" if late else None
+
+    def _holds(self, state: State) -> bool:
+        draws = self._draws(state)
+        self.ess = float(ess_bulk(draws).min())
+        if self.num_superchains is not None:
+            self.nested_rhat = float(nested_rhat(draws, self.num_superchains).max())
+            return self.nested_rhat < self.max_rhat and self.ess >= self.min_ess
+        self.rhat = float(rhat(draws).max())
+        return self.rhat < self.max_rhat and self.ess >= self.min_ess  # NaN, of a chain that never moved, is no
+
+    def _draws(self, state: State) -> Tensor:
+        size = sum(part.numel() * part.element_size() for part in state.draws)
+        check_memory("draws by chain", 2 * size, state.chains.z.device, "lower `max_draws` or `num_chains`.")
+        return torch.stack(state.draws, dim=1)
+
+    def describe(self, state: State) -> str:
+        """For the progress bar."""
+        if not state.sampling:
+            return f"warm-up {state.iteration} of {state.num_warmup}"
+        value = self.rhat if self.nested_rhat is None else self.nested_rhat
+        return f"{len(state.draws)} draws, R-hat {value:.3f}, ESS {self.ess:.0f}"
+
+    def result(self, state: State, ended: str) -> HmcFit:
+        """The fit, with what the last look saw."""
+        draws = self._draws(state)
+        assert state.accepted is not None
+        assert state.divergences is not None
+        return HmcFit(
+            posterior=SamplePosterior(draws.flatten(0, 1), num_chains=len(draws)),
+            rhat=self.rhat if self.num_superchains is None else float(rhat(draws).max()),
+            nested_rhat=self.nested_rhat,
+            ess_bulk=self.ess,
+            ess_tail=float(ess_tail(draws).min()),
+            converged=ended == "rule",
+            stopped_by=ended,
+            accept_rate=float(state.accepted) / len(state.draws),
+            divergences=int(state.divergences),
+            coordinates=state.coordinates.kind + (" after flow" if state.left_flow else ""),
+            step_size=state.tuning.step_size,
+            length=state.tuning.length,
+            num_warmup=state.num_warmup,
+            num_gradients=state.num_gradients,
+            warmup_seconds=state.warmup_seconds,
+            seconds=state.seconds,
+        )

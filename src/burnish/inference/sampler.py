@@ -1,0 +1,125 @@
+"""The state of a run of chains, and how it advances: warm-up with adaptation, then draws."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from burnish.inference.coordinates import Coordinates, Density, moments
+from burnish.inference.trajectory import Chains, Transition, Tuning, fraction, reasonable_step, transition
+
+__all__: list[str] = []
+
+_FIRST_WINDOW, _GROWTH, _SHARE = 15, 1.5, 0.7  # transitions between changes of coordinates; their share of the warm-up
+_MAX_STEPS, _MAX_STEPS_EARLY = 512, 32  # of a trajectory, and while the coordinates are still poor
+_WINDOW_ENTRIES = 2**26  # numbers kept to estimate coordinates from
+
+
+@dataclass
+class State:
+    """All that the rest of a run depends on, beside the target and the generator."""
+
+    coordinates: Coordinates
+    chains: Chains
+    tuning: Tuning
+    num_warmup: int
+    adapting: bool
+    """Whether the warm-up looks for coordinates, too."""
+    iteration: int = 0
+    """Transitions since the warm-up began."""
+    num_gradients: int = 0
+    warmup_divergences: int = 0
+    """In the second half of the warm-up."""
+    left_flow: bool = False
+    accepted: Tensor | None = None
+    """Sum of the chains' mean acceptance probabilities over all draws."""
+    divergences: Tensor | None = None
+    window: tuple[Tensor, ...] = ()
+    """Positions (C, d) since the coordinates changed, as the base of the coordinates has them."""
+    draws: tuple[Tensor, ...] = ()
+    """Parameters (C, d) after each transition that counts, in the order of time."""
+    warmup_seconds: float = 0.0
+    seconds: float = 0.0
+
+    @property
+    def sampling(self) -> bool:
+        """Whether the warm-up is over."""
+        return self.iteration >= self.num_warmup
+
+
+def begin(target: Density, coordinates: Coordinates, theta: Tensor, num_warmup: int, adapting: bool, accept: float) -> State:
+    """Chains at given parameters, before the first transition; the step size is yet to be found."""
+    chains = Chains.at(target, coordinates, coordinates.inverse(theta))
+    return State(coordinates, chains, Tuning(accept, 1.0), num_warmup, adapting)
+
+
+def advance(state: State, target: Density, *, generator: torch.Generator) -> None:
+    """One transition, and what follows from it."""
+    if state.iteration == 0:
+        _restart(state, target, generator)
+    early = state.adapting and state.iteration < _SHARE * state.num_warmup
+    length, num_steps = state.tuning.plan(fraction(state.iteration), _MAX_STEPS_EARLY if early else _MAX_STEPS)
+    done = transition(target, state.coordinates, state.chains, length, num_steps, generator=generator)
+    state.chains = done.chains
+    state.num_gradients += num_steps
+    if state.sampling:
+        _keep(state, done)
+    else:
+        _adapt(state, target, done, generator)
+    state.iteration += 1
+    if state.iteration == state.num_warmup:
+        state.tuning.settle()
+        state.warmup_seconds = state.seconds
+
+
+def retreat(state: State, target: Density, num_warmup: int) -> bool:
+    """Leaves a flow's coordinates for affine ones if trajectories diverged in them; whether it did."""
+    diverged = state.warmup_divergences + (0 if state.divergences is None else int(state.divergences))
+    if state.coordinates.kind != "flow" or not diverged:
+        return False
+    straight = state.coordinates.straightened()
+    fresh = begin(target, straight, state.chains.theta, num_warmup, True, state.tuning.target_accept)
+    fresh.num_gradients, fresh.seconds, fresh.left_flow = state.num_gradients, state.seconds, True
+    state.__dict__.update(fresh.__dict__)
+    return True
+
+
+def _keep(state: State, done: Transition) -> None:
+    accepted, diverged = done.accept_prob.mean(), done.diverged.sum()  # left on the device: nothing waits for them
+    state.accepted = accepted if state.accepted is None else state.accepted + accepted
+    state.divergences = diverged if state.divergences is None else state.divergences + diverged
+    state.draws = (*state.draws, done.chains.theta)
+
+
+def _adapt(state: State, target: Density, done: Transition, generator: torch.Generator) -> None:
+    numbers = torch.stack([done.accept_prob.mean(), *done.jump, done.diverged.double().sum()])
+    accept_prob, jump, jump_gradient, diverged = numbers.tolist()
+    state.tuning.update(accept_prob, jump, jump_gradient)
+    if 2 * state.iteration >= state.num_warmup:
+        state.warmup_divergences += int(diverged)
+    if not state.adapting:
+        return
+    size = max(2, _WINDOW_ENTRIES // state.chains.z.numel())
+    state.window = (*state.window, state.coordinates.flow.base.from_noise(state.chains.z))[-size:]
+    if state.iteration + 1 in window_ends(state.num_warmup):
+        late = state.window[len(state.window) // 3 :]
+        state.coordinates = state.coordinates.with_base(moments(torch.cat(late)))
+        z = state.coordinates.flow.base.scale.solve(late[-1] - state.coordinates.flow.base.mean)
+        state.chains = Chains.at(target, state.coordinates, z)
+        state.window = ()
+        _restart(state, target, generator)
+
+
+def _restart(state: State, target: Density, generator: torch.Generator) -> None:
+    step = reasonable_step(target, state.coordinates, state.chains, generator=generator)
+    state.tuning = Tuning(state.tuning.target_accept, step)
+
+
+def window_ends(num_warmup: int) -> set[int]:
+    """Transitions after which coordinates change: ever longer windows, and time to adapt to the last ones."""
+    ends, length, end = set(), float(_FIRST_WINDOW), _FIRST_WINDOW
+    while end <= _SHARE * num_warmup:
+        ends.add(end)
+        length *= _GROWTH
+        end += int(length)
+    return ends
