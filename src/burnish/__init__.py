@@ -4,6 +4,7 @@ from burnish import convergence, diagnostics, metrics
 from burnish.batches import Batch
 from burnish.bayesian_network import BayesianNetwork, Refinement, load
 from burnish.bijections import Affine, Bijection, DiagonalScale, Planar, Radial, Rotation, Shift, SinhArcsinh
+from burnish.drift import Drift
 from burnish.errors import FitError
 from burnish.features import Backbone, extract_features, split_last_layer
 from burnish.heads import LinearHead, Model
@@ -15,6 +16,7 @@ from burnish.inference.mode import Mode, find_mode
 from burnish.inference.prior import prior_mean_candidates, tune_prior
 from burnish.inference.selection import choose_target
 from burnish.inference.temperature import TemperatureFit, fit_temperature
+from burnish.ladder import Rung
 from burnish.likelihoods import Bernoulli, Categorical, GaussianNoise, Likelihood
 from burnish.noise import make_generator
 from burnish.posteriors import DensityPosterior, FlowPosterior, Gaussian, Posterior, SamplePosterior
@@ -39,6 +41,7 @@ __all__ = [
     "DensityPosterior",
     "Diagonal",
     "DiagonalScale",
+    "Drift",
     "Expansion",
     "FitError",
     "FlowFit",
@@ -62,6 +65,7 @@ __all__ = [
     "Radial",
     "Refinement",
     "Rotation",
+    "Rung",
     "SamplePosterior",
     "Scale",
     "Score",

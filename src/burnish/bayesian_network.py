@@ -10,9 +10,11 @@ from torch import Tensor, nn
 
 from burnish._checks import check_at_least
 from burnish.batches import split_rows, to_device
+from burnish.drift import Drift
 from burnish.encoding import decode, encode
 from burnish.features import Backbone, call_network, place_of
 from burnish.heads import Model
+from burnish.ladder import Rung
 from burnish.likelihoods import Bernoulli, Categorical, GaussianNoise
 from burnish.posteriors import KINDS as POSTERIOR_KINDS
 from burnish.posteriors import FlowPosterior, Gaussian, SamplePosterior
@@ -36,6 +38,8 @@ class Refinement:
     posterior: Gaussian | FlowPosterior | SamplePosterior
     prior: Gaussian
     verdict: Verdict
+    rungs: tuple[Rung, ...]
+    """Every posterior that was tried, with its verdict and its seconds; the last one is this one."""
     tuning: PriorTuning
     """How the prior and the data to fit on were chosen."""
     temperature: float | None
@@ -64,7 +68,7 @@ class Refinement:
 
 _KINDS = (
     *(Refinement, Model, Categorical, Bernoulli, GaussianNoise, *POSTERIOR_KINDS),
-    *(Verdict, HeldOut, Score, PriorTuning, PriorCandidate, Fingerprint),
+    *(Verdict, Drift, HeldOut, Score, Rung, PriorTuning, PriorCandidate, Fingerprint),
 )
 
 
@@ -103,6 +107,11 @@ class BayesianNetwork(nn.Module):
     def verdict(self) -> Verdict:
         """Whether to trust it, and why."""
         return self.refinement.verdict
+
+    @property
+    def rungs(self) -> tuple[Rung, ...]:
+        """Every posterior that was tried, with its verdict and its seconds; the last one was taken."""
+        return self.refinement.rungs
 
     @property
     def tuning(self) -> PriorTuning:

@@ -4,7 +4,6 @@ import inspect
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -14,20 +13,19 @@ from burnish._checks import check_at_least, check_choice
 from burnish.bayesian_network import BayesianNetwork, Refinement
 from burnish.inference.flow import fit_flow
 from burnish.inference.folds import make_folds
-from burnish.inference.laplace import choose_structure, fit_laplace
 from burnish.inference.selection import check_prior, choose_target
+from burnish.ladder import RUNGS, Ladder, draw_samples
 from burnish.likelihoods import Likelihood
-from burnish.noise import make_generator, standard_normal
-from burnish.posteriors import FlowPosterior, Gaussian
+from burnish.noise import make_generator
 from burnish.problem import Problem, check_different, read_problem, warn_of_shares
 from burnish.progress import Stages
 from burnish.storage import fingerprint
 from burnish.target import Target
-from burnish.verdict import HeldOut, compare_held_out, judge
+from burnish.verdict import HeldOut, compare_held_out, with_held_out
 
 __all__ = ["refine"]
 
-METHODS = ("auto", "laplace", "flow")
+METHODS = ("auto", *RUNGS)
 _NO_CHECK = (
     "no `validation` data: nothing shows that the result predicts better than the network. "
     "Pass points that the network was not trained on as `validation`."
@@ -73,7 +71,9 @@ def refine(
             then by the network's residuals. One output with targets 0 and 1 only is taken for a binary classifier.
         prior_mean: "auto", "zero", "head", "scaled head" (divided by the temperature), a number, or a vector (d,).
         prior_precision: "auto", a number, or a vector (d,).
-        method: "laplace" leaves the Gaussian as it is; "auto" and "flow" refine it.
+        method: "laplace" (a Gaussian at the mode), "flow" (refined), "long flow" (with more layers, for longer), "hmc"
+            (sampled in the flow's coordinates), or "auto", which begins with the first and goes on only while predictions
+            are not those of the exact posterior.
         flow: options of `fit_flow`, such as `{"max_steps": 2000}`.
         num_samples: draws that predictions are averaged over.
         device: where the posterior is fitted; where the network is, when not given.
@@ -88,7 +88,7 @@ def refine(
     check_different(data, validation)
     check_prior(prior_mean, prior_precision, held_out=validation is not None)
     priors = {"prior_mean": prior_mean, "prior_precision": prior_precision}
-    recipe = _Recipe("flow" if method == "auto" else method, num_samples, dict(flow or {}))
+    ladder = Ladder(method, dict(flow or {}))
     with torch.inference_mode(False), Stages("refine", show=progress) as stages, _own_randomness(int(seed)):
         problem = read_problem(network, data, validation, head, likelihood, priors, device, stages)
         if problem.validation is None:
@@ -106,11 +106,12 @@ def refine(
             )
         generator = make_generator(seed, target.data.inputs.device)
         with stages.stage("posterior"):
-            base, posterior = recipe.fit(target, problem.theta, generator)
-            samples = recipe.draw(posterior, generator)
+            inputs = (problem.validation or target.data).inputs
+            fitted, rungs = ladder.climb(target, problem.theta, inputs, generator=generator)
+            samples = draw_samples(fitted.posterior, num_samples, generator=generator)
         with stages.stage("check"):
-            held_out = _score(problem, target, recipe, prior_mean, generator)
-            verdict = judge(target, posterior, base=base, held_out=held_out, generator=generator)
+            held_out = _score(problem, target, ladder, rungs[-1].method, num_samples, prior_mean, generator)
+            verdict = with_held_out(rungs[-1].verdict, held_out)
     if held_out is not None and not verdict.trusted:
         warnings.warn(f"the result is not trusted: {verdict.reason}", stacklevel=2)
     assert target.tuning is not None
@@ -118,9 +119,10 @@ def refine(
         head=problem.backbone.head,
         model=problem.model,
         samples=samples,
-        posterior=posterior,
+        posterior=fitted.posterior,
         prior=target.prior,
         verdict=verdict,
+        rungs=rungs,
         tuning=target.tuning,
         temperature=problem.temperature,
         seconds=stages.seconds,
@@ -129,43 +131,24 @@ def refine(
     return BayesianNetwork(problem.backbone, refinement)
 
 
-@dataclass(frozen=True)
-class _Recipe:
-    """How a posterior is made of a target: once for the result, and once for every fold that it is scored on."""
-
-    method: str
-    num_samples: int
-    flow: dict[str, Any] = field(default_factory=dict)
-
-    def fit(
-        self, target: Target, theta: Tensor, generator: torch.Generator
-    ) -> tuple[Gaussian | None, Gaussian | FlowPosterior]:
-        """The Gaussian that was refined, if it was, and the posterior."""
-        gaussian = fit_laplace(target, theta, structure=choose_structure(target)).posterior
-        if self.method == "laplace":
-            return None, gaussian
-        return gaussian, fit_flow(target, gaussian, generator=generator, **self.flow).posterior
-
-    def draw(self, posterior: Gaussian | FlowPosterior, generator: torch.Generator) -> Tensor:
-        """Samples (S, d) in pairs of opposite noise: to first order, their average is the posterior's own."""
-        even = self.num_samples + self.num_samples % 2
-        like = posterior.mean if isinstance(posterior, Gaussian) else posterior.base.mean
-        noise = standard_normal(even, like, generator=generator, antithetic=True)[: self.num_samples]
-        return posterior.from_noise(noise) if isinstance(posterior, Gaussian) else posterior.from_noise(noise)[0]
-
-
 def _score(
-    problem: Problem, target: Target, recipe: _Recipe, prior_mean: str | float | Tensor, generator: torch.Generator
+    problem: Problem,
+    target: Target,
+    ladder: Ladder,
+    method: str,
+    num_samples: int,
+    prior_mean: str | float | Tensor,
+    generator: torch.Generator,
 ) -> HeldOut | None:
-    """Network, temperature scaling and recipe on held-out points; the recipe repeated without the points it is scored on."""
+    """Network, temperature scaling and result on held-out points; the last repeated without the points it is scored on."""
     if problem.validation is None:
         return None
     known = problem.model, problem.theta, problem.train, problem.validation, prior_mean
     folds = make_folds(*known, estimated_noise=problem.estimated_noise)
     refined = []
     for fold, fold_target in zip(folds.parts, folds.targets(target), strict=True):
-        _, posterior = recipe.fit(fold_target, problem.theta, generator)
-        refined.append((fold.model, recipe.draw(posterior, generator)))
+        posterior = ladder.repeat(method, fold_target, problem.theta, generator=generator).posterior
+        refined.append((fold.model, draw_samples(posterior, num_samples, generator=generator)))
     return compare_held_out(
         [fold.held_out for fold in folds.parts],
         network=[(problem.network_model, problem.theta.unsqueeze(0))] * len(refined),

@@ -1,19 +1,23 @@
-"""Whether to trust a posterior: what its importance weights, its ELBO and points held out say about it."""
+"""Whether to trust a posterior: whether its predictions are those of the exact one, and what points held out say of them."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from burnish import metrics
-from burnish._checks import check_at_least
+from burnish._checks import check_at_least, check_finite, check_like, check_tensor
 from burnish.batches import Batch, mean_and_error, point_weights
+from burnish.convergence import rhat
 from burnish.diagnostics import importance, log_ratios
+from burnish.drift import Drift, measure_drift
 from burnish.heads import Model
+from burnish.inference.hmc import HmcFit
 from burnish.likelihoods import GaussianNoise
-from burnish.posteriors import DensityPosterior
+from burnish.posteriors import DensityPosterior, Posterior, SamplePosterior
 from burnish.target import Target
 
 __all__ = ["HeldOut", "Score", "Verdict", "judge"]
@@ -25,7 +29,8 @@ _CHUNK_ROWS = 1000  # held-out points whose outputs are computed at once
 _NOTABLE = 2.0  # standard errors from which on a difference between predictors counts
 _NEGLIGIBLE = 1e-3  # nats of NLL that matter to nobody, however sure they are
 _NOTICEABLE = 0.02  # nats of NLL that should be looked into, however unsure they are
-_CLOSE_KHAT, _CLOSE_SHARE, _USABLE_KHAT = 0.5, 0.1, 0.7
+_MAX_RHAT = 1.01
+_FEW_DIVERGENCES = 1e-3  # share of trajectories
 
 
 @dataclass(frozen=True)
@@ -63,66 +68,132 @@ class HeldOut:
 class Verdict:
     """What is known about a posterior.
 
-    `trusted` is about predictions alone: on the held-out points they are not worse than the network's by any amount that
-    matters, nor clearly worse than temperature scaling's. How close the posterior is to the exact one is said besides.
+    `trusted` is about predictions: they are those of the exact posterior, for all that transitions from its draws show, and
+    on the held-out points, where there are any, they are not worse than the network's by any amount that matters, nor
+    clearly worse than temperature scaling's. It cannot know of a mode that no chain visits.
     """
 
     trusted: bool
     reason: str
-    khat: float
+    drift: Drift
+    khat: float | None
     """Shape of the importance weights' tail: below 0.5 the posterior is close to the target where it has mass, above 0.7
-    nothing is shown. It grows with the number of parameters, and cannot see a region that is never visited.
+    nothing is shown. It grows with the number of parameters whatever predictions are like. None for samples.
     """
-    ess: float
-    """Effective number of importance draws, of `num_draws`."""
+    ess: float | None
+    """Effective number of importance draws, of `num_draws`; None for samples."""
     num_draws: int
-    elbo: float
+    elbo: float | None
+    """None for samples."""
     elbo_gain: float
     """Over the base of the flow, nats; 0 where there is no flow."""
     elbo_gain_standard_error: float
+    rhat: float | None = None
+    """The largest of all parameters, for samples of several chains."""
+    divergences: int | None = None
+    """Of the run that the samples come from."""
     held_out: HeldOut | None = None
 
     def __str__(self) -> str:
         """Two lines for people."""
         state = "trusted" if self.trusted else "not trusted"
-        if self.khat < _CLOSE_KHAT and self.ess >= _CLOSE_SHARE * self.num_draws:
-            close = "close to the exact posterior where it has mass"
-        elif self.khat < _USABLE_KHAT:
-            close = "near enough to the exact posterior for importance weights"
-        else:
-            close = "not shown to be close to the exact posterior"
-        nats = round(self.elbo_gain, 2) + 0.0  # zero added: a tiny negative number would print as -0.00
-        gain = f"; the flow gained {nats:.2f} ± {self.elbo_gain_standard_error:.2f} nats" if self.elbo_gain else ""
-        return (
-            f"{state}: {self.reason}\n"
-            f"weights: {close} (k-hat {self.khat:.2f}, {self.ess:.0f} of {self.num_draws} draws effective){gain}"
-        )
+        facts = [
+            f"predictions {self.drift.distance:.4f} from the exact posterior's (20 exact draws: {self.drift.few_draws:.4f})",
+            f"acceptance {self.drift.accept_rate:.2f}",
+        ]
+        if self.khat is not None and self.ess is not None:
+            facts.append(f"k-hat {self.khat:.2f}, {self.ess:.0f} of {self.num_draws} draws effective")
+        if self.rhat is not None:
+            facts.append(f"{self.num_draws} draws, R-hat {self.rhat:.3f}")
+        if self.divergences:
+            facts.append(f"{self.divergences} divergences")
+        if self.elbo_gain:
+            nats = round(self.elbo_gain, 2) + 0.0  # zero added: a tiny negative number would print as -0.00
+            facts.append(f"the flow gained {nats:.2f} ± {self.elbo_gain_standard_error:.2f} nats")
+        return f"{state}: {self.reason}\nposterior: {'; '.join(facts)}"
 
 
 @torch.no_grad()
 def judge(
     target: Target,
-    posterior: DensityPosterior,
+    posterior: Posterior,
     *,
+    inputs: Tensor | None = None,
     base: DensityPosterior | None = None,
+    run: HmcFit | None = None,
     held_out: HeldOut | None = None,
     num_draws: int | None = None,
     generator: torch.Generator,
 ) -> Verdict:
     """Weighs a posterior against its target, and its predictions against points held out.
 
+    The gate is a drift test: draws of the posterior are moved by transitions that keep the exact posterior, and predictions
+    must not move by more than those of a few exact draws differ.
+
     Args:
         target: the log posterior.
-        posterior: anything with a density.
+        posterior: a Gaussian, a flow, or samples.
+        inputs: features (M, P) to predict for; some of the training inputs when not given.
         base: what it was refined from, for the gain in ELBO.
-        held_out: scores on held-out points; without them a posterior is not trusted, whatever its weights are like.
+        run: where samples come from: its divergences enter the verdict.
+        held_out: scores on held-out points; without them, nothing is said about whether the target itself is any good.
         num_draws: for importance weights and ELBO; by the size of the data when not given.
         generator: on the device of the posterior.
     """
+    _check_posterior(target, posterior)
+    inputs = target.data.inputs if inputs is None else inputs
+    _check_inputs(target, inputs)
     if num_draws is None:
         entries = len(target.data) * target.model.head.num_outputs
         num_draws = min(1000, max(100, _ENTRIES // entries))
     check_at_least("num_draws", num_draws, 25, "The tail of the weights needs that many.")
+    drift = measure_drift(target, posterior, inputs, generator=generator)
+    numbers = _samples(posterior, run) if isinstance(posterior, SamplePosterior) else None
+    if numbers is None:
+        numbers = _weights(target, posterior, base, num_draws, generator)
+    wrong = _drift_reason(drift) or _chains_reason(numbers)
+    right = "its predictions are those of the exact posterior, as far as transitions from its draws show."
+    verdict = Verdict(trusted=wrong is None, reason=wrong or right, drift=drift, **numbers)
+    return verdict if held_out is None else with_held_out(verdict, held_out)
+
+
+def with_held_out(verdict: Verdict, held_out: HeldOut | None) -> Verdict:
+    """The verdict on the posterior, and on the network that it is for; None where no points were held out."""
+    trusted, reason = _held_out_reason(held_out)
+    if not verdict.trusted:
+        trusted, reason = False, verdict.reason
+    return replace(verdict, trusted=trusted, reason=reason, held_out=held_out)
+
+
+def _check_posterior(target: Target, posterior: Posterior) -> None:
+    if not isinstance(posterior, SamplePosterior | DensityPosterior):
+        raise TypeError(
+            f"`posterior` must be samples, or have a density, got {type(posterior).__name__}. "
+            "Wrap draws in `SamplePosterior`."
+        )
+    if posterior.dim != target.dim:
+        raise ValueError(
+            f"`posterior` must have the {target.dim} dimensions of the target, got {posterior.dim}. "
+            "Pass the target that it was fitted to."
+        )
+
+
+def _check_inputs(target: Target, inputs: Tensor) -> None:
+    check_tensor("inputs", inputs)
+    if inputs.ndim != 2 or inputs.shape[1] != target.model.head.num_features or len(inputs) == 0:
+        raise ValueError(
+            f"`inputs` must have shape (M, {target.model.head.num_features}) with M >= 1, got {tuple(inputs.shape)}. "
+            "Pass features from the backbone, not raw inputs."
+        )
+    check_like("inputs", inputs, target.data.inputs, "`target.data.inputs`")
+    check_finite("inputs", inputs, "Check the network's activations on these points.")
+
+
+def _weights(
+    target: Target, posterior: Posterior, base: DensityPosterior | None, num_draws: int, generator: torch.Generator
+) -> dict[str, Any]:
+    """What importance weights say about a density."""
+    assert isinstance(posterior, DensityPosterior)
     state = generator.get_state()
     ratios = log_ratios(target, posterior, num_draws, generator=generator)
     gains = torch.zeros_like(ratios)
@@ -130,18 +201,53 @@ def judge(
         generator.set_state(state)  # the same noise for both, so that most of it cancels in the difference
         gains = ratios - log_ratios(target, base, num_draws, generator=generator)
     weights = importance(ratios)
-    trusted, reason = _held_out_reason(held_out)
-    return Verdict(
-        trusted=trusted,
-        reason=reason,
-        khat=weights.khat,
-        ess=weights.ess,
-        num_draws=num_draws,
-        elbo=float(ratios.mean()),
-        elbo_gain=float(gains.mean()),
-        elbo_gain_standard_error=float(gains.std()) / num_draws**0.5,
-        held_out=held_out,
-    )
+    return {
+        "khat": weights.khat,
+        "ess": weights.ess,
+        "num_draws": num_draws,
+        "elbo": float(ratios.mean()),
+        "elbo_gain": float(gains.mean()),
+        "elbo_gain_standard_error": float(gains.std()) / num_draws**0.5,
+    }
+
+
+def _samples(posterior: SamplePosterior, run: HmcFit | None) -> dict[str, Any]:
+    """What chains say about themselves."""
+    known = posterior.num_chains is not None and posterior.num_chains > 1 and posterior.draws.shape[1] >= 4
+    return {
+        "khat": None,
+        "ess": None,
+        "num_draws": len(posterior.samples),
+        "elbo": None,
+        "elbo_gain": 0.0,
+        "elbo_gain_standard_error": 0.0,
+        "rhat": float(rhat(posterior.draws).max()) if known else None,
+        "divergences": None if run is None else run.divergences,
+    }
+
+
+def _drift_reason(drift: Drift) -> str | None:
+    """What is wrong with the predictions, if anything."""
+    if not drift.moved:
+        return (
+            f"chains that start at its draws hardly move (acceptance {drift.accept_rate:.2f}, trajectories of "
+            f"{drift.length:.2f} radians), so it is far from the exact posterior, or nothing is known."
+        )
+    if not drift.exact:
+        return (
+            f"its predictions differ from those of the exact posterior by {drift.distance:.3f} in total variation, "
+            f"where {drift.tolerance:.3f} would do."
+        )
+    return None
+
+
+def _chains_reason(numbers: dict[str, Any]) -> str | None:
+    """What is wrong with the chains that samples come from, if anything."""
+    if numbers.get("rhat") is not None and not numbers["rhat"] < _MAX_RHAT:
+        return f"its chains have not converged: R-hat {numbers['rhat']:.3f} after {numbers['num_draws']} draws."
+    if numbers.get("divergences") and numbers["divergences"] > _FEW_DIVERGENCES * numbers["num_draws"]:
+        return f"{numbers['divergences']} of {numbers['num_draws']} trajectories diverged, so regions may be missing."
+    return None
 
 
 def _held_out_reason(held_out: HeldOut | None) -> tuple[bool, str]:

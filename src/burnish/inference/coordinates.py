@@ -47,10 +47,12 @@ class Coordinates:
             posterior = moments(posterior.sample(_MOMENT_DRAWS, generator=generator))
         return cls(FlowPosterior(posterior, ()), "affine")
 
-    def straightened(self) -> "Coordinates":
-        """Without all that is not affine."""
+    def straightened(self, *, generator: torch.Generator) -> "Coordinates":
+        """Affine ones, with the moments of the flow's draws in those of its affine bijections."""
         affine = tuple(bijection for bijection in self.flow.bijections if isinstance(bijection, Affine))
-        return Coordinates(FlowPosterior(self.flow.base, affine), "affine")
+        straight = Coordinates(FlowPosterior(Gaussian.standard(self.flow.base.mean), affine), "affine")
+        draws = straight.inverse(self.flow.sample(_MOMENT_DRAWS, generator=generator))
+        return Coordinates(FlowPosterior(moments(draws), affine), "affine")
 
     def with_base(self, base: Gaussian) -> "Coordinates":
         """The same bijections on another base."""

@@ -50,7 +50,7 @@ class HmcFit:
     divergences: int
     """Trajectories after the warm-up whose energy error was beyond all bounds."""
     coordinates: str
-    """"flow", "affine", or "adapted"; after divergences in a flow's, "adapted after flow"."""
+    """"flow", "affine", or "adapted"; "affine after flow" where too many trajectories diverged in a flow's."""
     step_size: float
     length: float
     """Of a trajectory in radians, on average; a quarter turn crosses a standard normal."""
@@ -87,10 +87,10 @@ def fit_hmc(
 
     Args:
         target: anything with `dim` and `log_prob_and_grad(theta)`, such as a `Target`.
-        start: a posterior, to draw the chains' starts from and to sample in its coordinates (a Gaussian whitens, a flow
-            unbends; a flow's coordinates are left for affine ones if trajectories diverge in them); or starts (C, d), or
-            one for all (d,); or None for standard normal ones in float64. Without a posterior, coordinates are found during
-            the warm-up.
+        start: a posterior, to draw the chains' starts from and to sample in its coordinates: a Gaussian whitens, a flow
+            unbends, and its coordinates are left for affine ones if more than a few trajectories diverge in them. Or starts
+            (C, d), or one for all (d,), or None for standard normal ones in float64; then coordinates are found during the
+            warm-up.
         generator: on the device of the start.
         num_chains: moved together, one matrix product for all.
         num_superchains: places at which chains start together, for nested R-hat; 16 from 256 chains on when not given.
@@ -127,9 +127,7 @@ def fit_hmc(
         while ended is None:
             advance(state, target, generator=generator)
             state.seconds = earlier + time.perf_counter() - began
-            if state.sampling and rule.due(state):
-                retreat(state, target, _WARMUP_ADAPTING)
-            ended = rule.look(state)
+            ended = None if rule.due(state) and retreat(state, target, generator=generator) else rule.look(state)
             stage.describe(rule.describe(state))
             if file is not None:
                 file.write(state, generator, now=ended is not None)

@@ -12,6 +12,7 @@ __all__: list[str] = []
 
 _FIRST_WINDOW, _GROWTH, _SHARE = 15, 1.5, 0.7  # transitions between changes of coordinates; their share of the warm-up
 _MAX_STEPS, _MAX_STEPS_EARLY = 512, 32  # of a trajectory, and while the coordinates are still poor
+_FEW_DIVERGENCES = 1e-3  # share of the trajectories that may diverge in a flow's coordinates before they are left
 _WINDOW_ENTRIES = 2**26  # numbers kept to estimate coordinates from
 
 
@@ -29,7 +30,7 @@ class State:
     """Transitions since the warm-up began."""
     num_gradients: int = 0
     warmup_divergences: int = 0
-    """In the second half of the warm-up."""
+    """In the last quarter of the warm-up, when the step size has found its place."""
     left_flow: bool = False
     accepted: Tensor | None = None
     """Sum of the chains' mean acceptance probabilities over all draws."""
@@ -53,12 +54,12 @@ def begin(target: Density, coordinates: Coordinates, theta: Tensor, num_warmup: 
     return State(coordinates, chains, Tuning(accept, 1.0), num_warmup, adapting)
 
 
-def advance(state: State, target: Density, *, generator: torch.Generator) -> None:
-    """One transition, and what follows from it."""
+def advance(state: State, target: Density, *, generator: torch.Generator, max_steps: int = _MAX_STEPS) -> None:
+    """One transition of at most so many steps, and what follows from it."""
     if state.iteration == 0:
         _restart(state, target, generator)
     early = state.adapting and state.iteration < _SHARE * state.num_warmup
-    length, num_steps = state.tuning.plan(fraction(state.iteration), _MAX_STEPS_EARLY if early else _MAX_STEPS)
+    length, num_steps = state.tuning.plan(fraction(state.iteration), _MAX_STEPS_EARLY if early else max_steps)
     done = transition(target, state.coordinates, state.chains, length, num_steps, generator=generator)
     state.chains = done.chains
     state.num_gradients += num_steps
@@ -72,16 +73,24 @@ def advance(state: State, target: Density, *, generator: torch.Generator) -> Non
         state.warmup_seconds = state.seconds
 
 
-def retreat(state: State, target: Density, num_warmup: int) -> bool:
-    """Leaves a flow's coordinates for affine ones if trajectories diverged in them; whether it did."""
-    diverged = state.warmup_divergences + (0 if state.divergences is None else int(state.divergences))
-    if state.coordinates.kind != "flow" or not diverged:
+def retreat(state: State, target: Density, *, generator: torch.Generator) -> bool:
+    """Leaves a flow's coordinates for affine ones if more than a few trajectories diverged in them; whether it did."""
+    if state.coordinates.kind != "flow" or not state.sampling:
         return False
-    straight = state.coordinates.straightened()
-    fresh = begin(target, straight, state.chains.theta, num_warmup, True, state.tuning.target_accept)
+    diverged = state.warmup_divergences + (0 if state.divergences is None else int(state.divergences))
+    looked_at = (state.num_warmup - _settled(state.num_warmup) + len(state.draws)) * len(state.chains.z)
+    if diverged <= _FEW_DIVERGENCES * looked_at:
+        return False
+    straight = state.coordinates.straightened(generator=generator)
+    fresh = begin(target, straight, state.chains.theta, state.num_warmup, False, state.tuning.target_accept)
     fresh.num_gradients, fresh.seconds, fresh.left_flow = state.num_gradients, state.seconds, True
-    state.__dict__.update(fresh.__dict__)
+    vars(state).update(vars(fresh))
     return True
+
+
+def _settled(num_warmup: int) -> int:
+    """The transition from which on the step size has found its place."""
+    return 3 * num_warmup // 4
 
 
 def _keep(state: State, done: Transition) -> None:
@@ -95,7 +104,7 @@ def _adapt(state: State, target: Density, done: Transition, generator: torch.Gen
     numbers = torch.stack([done.accept_prob.mean(), *done.jump, done.diverged.double().sum()])
     accept_prob, jump, jump_gradient, diverged = numbers.tolist()
     state.tuning.update(accept_prob, jump, jump_gradient)
-    if 2 * state.iteration >= state.num_warmup:
+    if state.iteration >= _settled(state.num_warmup):
         state.warmup_divergences += int(diverged)
     if not state.adapting:
         return

@@ -1,0 +1,147 @@
+"""From the cheapest posterior to the surest one: climb until predictions are those of the exact posterior."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from burnish.bijections import Rotation, Shift, SinhArcsinh
+from burnish.inference.flow import fit_flow
+from burnish.inference.hmc import HmcFit, fit_hmc
+from burnish.inference.laplace import choose_structure, fit_laplace
+from burnish.noise import standard_normal
+from burnish.posteriors import FlowPosterior, Gaussian, SamplePosterior
+from burnish.target import Target
+from burnish.verdict import Verdict, judge
+
+__all__ = ["Rung"]
+
+RUNGS = ("laplace", "flow", "long flow", "hmc")
+
+_WAY = {
+    "auto": RUNGS,
+    "laplace": ("laplace",),
+    "flow": ("laplace", "flow"),
+    "long flow": ("laplace", "long flow"),
+    "hmc": ("laplace", "flow", "hmc"),
+}
+
+_LONG_STEPS, _LONG_SAMPLES = 4000, 32
+_ROTATED_DIM = 6000  # parameters up to which a rotation of all of them is affordable
+_FULL_RUN = {"max_draws": 1000}
+_SHORT_RUN = {"num_chains": 32, "min_draws": 4, "max_draws": 4}
+_KEPT_DRAWS = 1000  # of an HMC run, in the result: a file of all draws would be large, and predictions need few
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One posterior that was tried, what was found, and what fitting and judging it took."""
+
+    method: str
+    verdict: Verdict
+    seconds: float
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """A posterior, and where it comes from."""
+
+    posterior: Gaussian | FlowPosterior | SamplePosterior
+    gaussian: Gaussian
+    """At the mode."""
+    base: Gaussian | None = None
+    """What a flow has refined."""
+    run: HmcFit | None = None
+    """What samples come from."""
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """How posteriors are made of a target, each with the help of the one before."""
+
+    method: str
+    """A rung, or "auto"."""
+    flow: Mapping[str, Any] = field(default_factory=dict)
+    """Options of `fit_flow`."""
+
+    def climb(
+        self, target: Target, theta: Tensor, inputs: Tensor, *, generator: torch.Generator
+    ) -> tuple[Fitted, tuple[Rung, ...]]:
+        """The first posterior that is trusted, or the last one, and all that were judged; of a named rung, only that."""
+        rungs: list[Rung] = []
+        fitted: Fitted | None = None
+        for name in _WAY[self.method]:
+            began = time.perf_counter()
+            fitted = self._fit(name, target, theta, fitted, _FULL_RUN, generator)
+            if self.method not in ("auto", name):
+                continue
+            verdict = judge(target, fitted.posterior, inputs=inputs, base=fitted.base, run=fitted.run, generator=generator)
+            rungs.append(Rung(name, verdict, time.perf_counter() - began))
+            if verdict.trusted or self.method == name:
+                break
+        assert fitted is not None
+        return fitted, tuple(rungs)
+
+    def repeat(self, name: str, target: Target, theta: Tensor, *, generator: torch.Generator) -> Fitted:
+        """The posterior of one rung for another target, not judged; chains end once they have forgotten their start."""
+        fitted: Fitted | None = None
+        for rung in _WAY[name]:
+            fitted = self._fit(rung, target, theta, fitted, _SHORT_RUN, generator)
+        assert fitted is not None
+        return fitted
+
+    def _fit(
+        self,
+        name: str,
+        target: Target,
+        theta: Tensor,
+        below: Fitted | None,
+        run: Mapping[str, Any],
+        generator: torch.Generator,
+    ) -> Fitted:
+        if below is None:
+            gaussian = fit_laplace(target, theta, structure=choose_structure(target)).posterior
+            return Fitted(gaussian, gaussian)
+        if name == "hmc":
+            fit = fit_hmc(target, below.posterior, generator=generator, **run)
+            return Fitted(_thinned(fit.posterior), below.gaussian, run=fit)
+        options = (_long_options(below.gaussian) if name == "long flow" else {}) | dict(self.flow)
+        refined = fit_flow(target, below.gaussian, generator=generator, **options)
+        return Fitted(refined.posterior, below.gaussian, base=below.gaussian)
+
+
+def _long_options(base: Gaussian) -> dict[str, Any]:
+    """Skewness and tails along more directions, with less noise in the ascent, for longer."""
+    options: dict[str, Any] = {"max_steps": _LONG_STEPS, "num_samples": _LONG_SAMPLES}
+    if not 2 <= base.dim <= _ROTATED_DIM:
+        return options
+    skewness, rotation = SinhArcsinh.identity(base.mean), Rotation.cosine(base.mean)
+    layers = (skewness, rotation, skewness, rotation.transposed(), skewness, Shift.identity(base.mean))
+    return options | {"bijections": layers}
+
+
+def _thinned(posterior: SamplePosterior) -> SamplePosterior:
+    draws = posterior.draws
+    every = -(-draws.shape[0] * draws.shape[1] // _KEPT_DRAWS)
+    kept = draws[:, (draws.shape[1] - 1) % every :: every]  # the last draw of every chain among them
+    return SamplePosterior(kept.flatten(0, 1), num_chains=len(kept))
+
+
+def draw_samples(
+    posterior: Gaussian | FlowPosterior | SamplePosterior, num_samples: int, *, generator: torch.Generator
+) -> Tensor:
+    """Samples (S, d) to predict with: pairs of opposite noise, whose average is the posterior's own to first order.
+
+    Of chains, the last draws of different ones while there are enough.
+    """
+    if isinstance(posterior, SamplePosterior):
+        last = posterior.draws[:, -1]
+        enough = SamplePosterior(last if num_samples <= len(last) else posterior.samples)
+        return enough.sample(num_samples, generator=generator)
+    even = num_samples + num_samples % 2
+    like = posterior.mean if isinstance(posterior, Gaussian) else posterior.base.mean
+    noise = standard_normal(even, like, generator=generator, antithetic=True)[:num_samples]
+    return posterior.from_noise(noise) if isinstance(posterior, Gaussian) else posterior.from_noise(noise)[0]
