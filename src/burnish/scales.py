@@ -34,6 +34,10 @@ class Scale(ABC):
         """The inverse of L applied to each row."""
 
     @abstractmethod
+    def stretched(self, factors: Tensor) -> "Scale":
+        """L diag(factors), for positive factors (d,): the same directions with other standard deviations."""
+
+    @abstractmethod
     def logdet(self) -> Tensor:
         """Log |det L|, a float64 scalar."""
 
@@ -67,6 +71,9 @@ class Diagonal(Scale):
 
     def solve(self, vectors: Tensor) -> Tensor:
         return vectors / self.std
+
+    def stretched(self, factors: Tensor) -> "Diagonal":
+        return Diagonal(self.std * factors)
 
     def logdet(self) -> Tensor:
         return self.std.double().log().sum()
@@ -130,6 +137,9 @@ class Dense(Scale):
         columns = vectors.reshape(-1, self.dim).T
         solution: Tensor = torch.linalg.solve_triangular(self.factor, columns, upper=False)
         return solution.T.reshape(vectors.shape)
+
+    def stretched(self, factors: Tensor) -> "Dense":
+        return Dense(self.factor * factors)
 
     def logdet(self) -> Tensor:
         return self.factor.diagonal().double().log().sum()
@@ -197,6 +207,9 @@ class Kronecker(Scale):
     def solve(self, vectors: Tensor) -> Tensor:
         rotated = self.left.T @ self.layout.to_matrix(vectors) @ self.right
         return (rotated / self.std).flatten(-2)
+
+    def stretched(self, factors: Tensor) -> "Kronecker":
+        return Kronecker(self.left, self.right, self.std * factors.view(self.std.shape), self.layout)
 
     def logdet(self) -> Tensor:
         return self.std.double().log().sum()

@@ -54,9 +54,18 @@ class Coordinates:
         draws = straight.inverse(self.flow.sample(_MOMENT_DRAWS, generator=generator))
         return Coordinates(FlowPosterior(moments(draws), affine), "affine")
 
-    def with_base(self, base: Gaussian) -> "Coordinates":
-        """The same bijections on another base."""
-        return Coordinates(FlowPosterior(base, self.flow.bijections), "adapted")
+    def standardised(self, z: Tensor, *, anew: bool) -> "Coordinates":
+        """Those in which draws z (n, d) have mean zero and standard deviation one.
+
+        With `anew`, the base becomes the Gaussian with the draws' moments; otherwise it keeps its directions.
+        """
+        base = self.flow.base
+        if anew:
+            return Coordinates(FlowPosterior(moments(base.from_noise(z)), self.flow.bijections), self.kind)
+        spread = z.std(0)
+        _check_spread(spread)
+        base = Gaussian(base.from_noise(z.mean(0)), base.scale.stretched(spread))
+        return Coordinates(FlowPosterior(base, self.flow.bijections), self.kind)
 
     def log_prob_and_grad(self, target: Density, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The parameters (S, d), the log density of z (S,), float64, and its gradient (S, d)."""
@@ -82,8 +91,7 @@ def moments(draws: Tensor) -> Gaussian:
     count, dim = draws.shape
     mean, centred = draws.double().mean(0), draws.double() - draws.double().mean(0)
     variance = centred.square().sum(0) / (count - 1)
-    if not bool((variance > 0.0).all()):
-        raise FitError("the chains do not move in some directions; use smaller starting values, or give a `start`.")
+    _check_spread(variance)
     if dim <= _DENSE_DIM and count >= _DRAWS_PER_DIM * dim:
         std = variance.sqrt()
         scaled = centred / std
@@ -93,3 +101,8 @@ def moments(draws: Tensor) -> Gaussian:
         factor = torch.linalg.cholesky(correlation)
         return Gaussian(mean.to(draws.dtype), Dense((std.unsqueeze(1) * factor).to(draws.dtype)))
     return Gaussian(mean.to(draws.dtype), Diagonal(variance.sqrt().to(draws.dtype)))
+
+
+def _check_spread(spread: Tensor) -> None:
+    if not bool((spread > 0.0).all()):
+        raise FitError("the chains do not move in some directions; give starts with a larger density, or a posterior.")

@@ -20,8 +20,8 @@ from burnish.progress import Stages
 
 __all__ = ["HmcFit", "fit_hmc"]
 
-_WARMUP, _WARMUP_ADAPTING = 60, 400  # transitions, where coordinates are given and where they have to be found
-_MIN_WARMUP, _MIN_WARMUP_ADAPTING = 10, 60
+_WARMUP, _WARMUP_ADAPTING = 90, 400  # transitions, where coordinates are given and where they have to be found
+_MIN_WARMUP, _MIN_WARMUP_ADAPTING = 30, 60
 _MANY_CHAINS, _SUPERCHAINS = 256, 16  # chains from which on they are taken to be short, and how many places they start at
 _MIN_DRAWS, _MIN_DRAWS_NESTED = 50, 5
 _GROWTH = 1.5  # of the number of draws between two looks at the rule

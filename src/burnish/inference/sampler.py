@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from burnish.inference.coordinates import Coordinates, Density, moments
+from burnish.inference.coordinates import Coordinates, Density
 from burnish.inference.trajectory import Chains, Transition, Tuning, fraction, reasonable_step, transition
 
 __all__: list[str] = []
@@ -25,7 +25,7 @@ class State:
     tuning: Tuning
     num_warmup: int
     adapting: bool
-    """Whether the warm-up looks for coordinates, too."""
+    """Whether the warm-up looks for coordinates, or only standardises those it was given."""
     iteration: int = 0
     """Transitions since the warm-up began."""
     num_gradients: int = 0
@@ -36,7 +36,7 @@ class State:
     """Sum of the chains' mean acceptance probabilities over all draws."""
     divergences: Tensor | None = None
     window: tuple[Tensor, ...] = ()
-    """Positions (C, d) since the coordinates changed, as the base of the coordinates has them."""
+    """The chains' coordinates (C, d) after each transition since they last changed."""
     draws: tuple[Tensor, ...] = ()
     """Parameters (C, d) after each transition that counts, in the order of time."""
     warmup_seconds: float = 0.0
@@ -106,17 +106,29 @@ def _adapt(state: State, target: Density, done: Transition, generator: torch.Gen
     state.tuning.update(accept_prob, jump, jump_gradient)
     if state.iteration >= _settled(state.num_warmup):
         state.warmup_divergences += int(diverged)
-    if not state.adapting:
-        return
     size = max(2, _WINDOW_ENTRIES // state.chains.z.numel())
-    state.window = (*state.window, state.coordinates.flow.base.from_noise(state.chains.z))[-size:]
-    if state.iteration + 1 in window_ends(state.num_warmup):
-        late = state.window[len(state.window) // 3 :]
-        state.coordinates = state.coordinates.with_base(moments(torch.cat(late)))
-        z = state.coordinates.flow.base.scale.solve(late[-1] - state.coordinates.flow.base.mean)
-        state.chains = Chains.at(target, state.coordinates, z)
-        state.window = ()
-        _restart(state, target, generator)
+    state.window = (*state.window, state.chains.z)[-size:]
+    if state.iteration + 1 in window_ends(state.num_warmup, state.adapting):
+        _end_window(state, target, generator)
+
+
+def _end_window(state: State, target: Density, generator: torch.Generator) -> None:
+    """Moves chains that are stuck, takes coordinates that fit the window's draws, and adapts to them from the beginning."""
+    stuck = (state.window[0] == state.window[-1]).all(1)
+    if bool(stuck.any()) and not bool(stuck.all()):
+        # where the density is too steep for the others' step size, a chain rejects for ever; it may start elsewhere as well
+        free = (~stuck).nonzero().squeeze(1)
+        index = torch.arange(len(stuck), device=stuck.device)
+        index[stuck] = free[torch.randint(len(free), (int(stuck.sum()),), generator=generator, device=stuck.device)]
+        state.chains = Chains(*(part[index] for part in vars(state.chains).values()))
+    late = torch.cat(state.window[len(state.window) // 3 :])
+    coordinates = state.coordinates.standardised(late[~stuck.repeat(len(late) // len(stuck))], anew=state.adapting)
+    z = coordinates.flow.base.scale.solve(
+        state.coordinates.flow.base.from_noise(state.chains.z) - coordinates.flow.base.mean
+    )
+    state.coordinates, state.window = coordinates, ()
+    state.chains = Chains.at(target, coordinates, z)
+    _restart(state, target, generator)
 
 
 def _restart(state: State, target: Density, generator: torch.Generator) -> None:
@@ -124,8 +136,14 @@ def _restart(state: State, target: Density, generator: torch.Generator) -> None:
     state.tuning = Tuning(state.tuning.target_accept, step)
 
 
-def window_ends(num_warmup: int) -> set[int]:
-    """Transitions after which coordinates change: ever longer windows, and time to adapt to the last ones."""
+def window_ends(num_warmup: int, adapting: bool) -> set[int]:
+    """Transitions after which coordinates change, with time left to adapt to the last ones.
+
+    Given coordinates are looked at twice, before and after the chains have found their places, and not in a short warm-up;
+    those that have to be found, in ever longer windows.
+    """
+    if not adapting:
+        return {num_warmup // 3, 2 * num_warmup // 3} if num_warmup >= 2 * _FIRST_WINDOW else set()
     ends, length, end = set(), float(_FIRST_WINDOW), _FIRST_WINDOW
     while end <= _SHARE * num_warmup:
         ends.add(end)
