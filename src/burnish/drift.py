@@ -13,11 +13,12 @@ from torch import Tensor
 
 from burnish.bijections import Affine
 from burnish.heads import Model
-from burnish.inference.coordinates import Coordinates, moments
+from burnish.inference.coordinates import Coordinates
 from burnish.inference.laplace import choose_structure, fit_laplace
 from burnish.inference.sampler import advance, begin
 from burnish.likelihoods import GaussianNoise
-from burnish.posteriors import FlowPosterior, Posterior, SamplePosterior
+from burnish.posteriors import FlowPosterior, Gaussian, Posterior, SamplePosterior
+from burnish.scales import Diagonal
 from burnish.target import Target
 
 __all__ = ["Drift"]
@@ -27,6 +28,7 @@ _MAX_STEPS, _TARGET_ACCEPT = 16, 0.8  # of a trajectory
 _MIN_ACCEPT, _MIN_LENGTH = 0.5, 0.5  # below which chains have hardly moved, so that no drift means nothing
 _CHAIN_ENTRIES = 2**24  # outputs computed for one gradient, where that allows between 16 and 96 chains
 _PREDICTION_ENTRIES = 2**13  # probabilities looked at for each draw: as many inputs as that allows
+_SPREADS = 0.05, 20.0  # standard deviations of samples, by those of a Laplace posterior, that are believed
 _MAX_SAMPLES = 4000  # of a posterior that is samples
 _FEW, _NUM_SETS, _NUM_SPLITS = 20, 64, 16
 _NUM_BINS = 20  # that the targets of a regression are cut into
@@ -108,7 +110,8 @@ def _coordinates(target: Target, posterior: Posterior, generator: torch.Generato
         return Coordinates.of(posterior, generator=generator)
     laplace = fit_laplace(target, structure=choose_structure(target)).posterior
     white = laplace.scale.solve(posterior.samples - laplace.mean)
-    return Coordinates(FlowPosterior(moments(white), (Affine(laplace.mean, laplace.scale),)), "affine")
+    base = Gaussian(white.mean(0), Diagonal(white.std(0).clamp(*_SPREADS)))
+    return Coordinates(FlowPosterior(base, (Affine(laplace.mean, laplace.scale),)), "affine")
 
 
 def _draws(posterior: Posterior, num_draws: int, generator: torch.Generator) -> Tensor:

@@ -128,8 +128,8 @@ class Tuning:
             self.anchor = math.log(2.0 * self.step_size)
 
     def plan(self, fraction: float, max_steps: int) -> tuple[float, int]:
-        """Length and number of steps of the next trajectory; `fraction` in (0, 1) varies it by half in both directions."""
-        length = (0.5 + fraction) * self.length
+        """Length and number of steps of the next trajectory; `fraction` in (0, 1) varies it by a quarter both ways."""
+        length = (0.75 + 0.5 * fraction) * self.length
         num_steps = max(1, math.ceil(length / self.step_size))
         return (length, num_steps) if num_steps <= max_steps else (max_steps * self.step_size, max_steps)
 
