@@ -1,8 +1,8 @@
 """Whether the verdict is right: on posteriors that are spoilt in known ways, and on right ones.
 
 The truth is the mean total variation distance of many-sample predictions from those of a long HMC run, or from exact ones
-in a conjugate regression. A posterior is wrong if that is above max(0.01, 2 x the distance of 20 exact draws), right if it is
-below half of that, and grey in between. Real features: Fashion-MNIST through LeNets, in 10, 850 and 2,570 dimensions.
+in a conjugate regression. A posterior is wrong if that is above max(0.01, 2 x the distance of 20 exact draws), right if it
+is below half of that, and grey in between. Real features: Fashion-MNIST through LeNets, in 10, 850 and 2,570 dimensions.
 
     python benchmarks/verdicts.py --data DIR --device cuda --processes 3
 """
@@ -209,10 +209,10 @@ def regression_case(name: str, target: Target, inputs: Tensor, seed: int) -> tup
 
 
 def spoilt(posterior: Posterior, draws: Tensor, target: Target, seed: int) -> Variants:
-    """Too narrow, too wide, off along random and leading directions, without biases."""
+    """Too narrow, too wide, off along random and leading directions and in every parameter, without biases."""
     kind = "samples" if isinstance(posterior, SamplePosterior) else "density"
     mean, ones = draws.double().mean(0), torch.ones_like(draws[0])
-    for factor in (0.9, 0.7, 1.1, 1.3):
+    for factor in (0.9, 0.7, 0.5, 1.1, 1.3, 2.0):
         yield f"width x {factor:g}", kind, moved(posterior, ((1.0 - factor) * mean).to(ones), factor * ones)
     generator = make_generator(400 + seed, draws.device)
     centred = draws.double() - mean
@@ -222,6 +222,9 @@ def spoilt(posterior: Posterior, draws: Tensor, target: Target, seed: int) -> Va
         std = (centred @ direction).std()
         for size in (0.5, 1.0):
             yield f"mean off by {size:g} ({name})", kind, moved(posterior, (size * std * direction).to(ones), ones)
+    for size in (0.5, 1.0):
+        offset = size * centred.std(0) * random.sign()
+        yield f"mean off by {size:g} (every parameter)", kind, moved(posterior, offset.to(ones), ones)
     if not isinstance(target.model.likelihood, GaussianNoise):
         factors = ones.clone()
         factors[-target.model.head.num_outputs :] = 0.0 if kind == "samples" else 1e-3

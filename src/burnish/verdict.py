@@ -135,7 +135,7 @@ def judge(
         posterior: a Gaussian, a flow, or samples.
         inputs: features (M, P) to predict for; some of the training inputs when not given.
         base: what it was refined from, for the gain in ELBO.
-        run: where samples come from: its divergences enter the verdict.
+        run: where samples come from: its R-hat and divergences enter the verdict, whatever part of its draws is judged.
         held_out: scores on held-out points; without them, nothing is said about whether the target itself is any good.
         num_draws: for importance weights and ELBO; by the size of the data when not given.
         generator: on the device of the posterior.
@@ -213,15 +213,19 @@ def _weights(
 
 def _samples(posterior: SamplePosterior, run: HmcFit | None) -> dict[str, Any]:
     """What chains say about themselves."""
-    known = posterior.num_chains is not None and posterior.num_chains > 1 and posterior.draws.shape[1] >= 4
+    if run is not None:
+        largest: float | None = run.rhat if run.nested_rhat is None else run.nested_rhat
+    else:
+        known = posterior.num_chains is not None and posterior.num_chains > 1 and posterior.draws.shape[1] >= 4
+        largest = float(rhat(posterior.draws).max()) if known else None
     return {
         "khat": None,
         "ess": None,
-        "num_draws": len(posterior.samples),
+        "num_draws": len(posterior.samples if run is None else run.posterior.samples),
         "elbo": None,
         "elbo_gain": 0.0,
         "elbo_gain_standard_error": 0.0,
-        "rhat": float(rhat(posterior.draws).max()) if known else None,
+        "rhat": largest,
         "divergences": None if run is None else run.divergences,
     }
 
