@@ -26,6 +26,7 @@ __all__ = ["Drift"]
 _NUM_WARMUP, _NUM_KEPT = 14, 16  # transitions that find the step size and lead away from the start, and that count
 _MAX_STEPS, _TARGET_ACCEPT = 16, 0.8  # of a trajectory
 _MIN_ACCEPT, _MIN_LENGTH = 0.5, 0.5  # below which chains have hardly moved, so that no drift means nothing
+_OUTGROWN, _MAX_GROWTH = 4.0, 1.25  # variances, by the posterior's own and by those some transitions earlier
 _CHAIN_ENTRIES = 2**24  # outputs computed for one gradient, where that allows between 16 and 96 chains
 _PREDICTION_ENTRIES = 2**13  # probabilities looked at for each draw: as many inputs as that allows
 _SPREADS = 0.05, 20.0  # standard deviations of samples, by those of a Laplace posterior, that are believed
@@ -49,6 +50,8 @@ class Drift:
     accept_rate: float
     length: float
     """Of a trajectory in radians; a quarter turn crosses a standard normal."""
+    growth: float
+    """How much the variance of the draws still grew in the end, along directions where it has outgrown the posterior's."""
     num_chains: int
     num_inputs: int
 
@@ -59,8 +62,8 @@ class Drift:
 
     @property
     def moved(self) -> bool:
-        """Whether the chains moved far and often enough for the distance to mean anything."""
-        return self.accept_rate >= _MIN_ACCEPT and self.length >= _MIN_LENGTH
+        """Whether the chains moved far and often enough, and got there, for the distance to mean anything."""
+        return self.accept_rate >= _MIN_ACCEPT and self.length >= _MIN_LENGTH and self.growth <= _MAX_GROWTH
 
     @property
     def exact(self) -> bool:
@@ -74,7 +77,7 @@ def measure_drift(target: Target, posterior: Posterior, inputs: Tensor, *, gener
     head = target.model.head
     regression = isinstance(target.model.likelihood, GaussianNoise)
     cells = head.num_outputs * (_NUM_BINS if regression else 1)
-    inputs = inputs[:: max(1, len(inputs) * cells // _PREDICTION_ENTRIES)]
+    inputs = inputs[:: max(1, -(-len(inputs) * cells // _PREDICTION_ENTRIES))]
     num_chains = min(96, max(16, _CHAIN_ENTRIES // (len(target.data) * head.num_outputs)))
     coordinates = _coordinates(target, posterior, generator)
     starts = posterior.sample(num_chains, generator=generator)
@@ -99,6 +102,7 @@ def measure_drift(target: Target, posterior: Posterior, inputs: Tensor, *, gener
         few_draws=math.hypot(few, exact_noise),
         accept_rate=float(state.accepted) / _NUM_KEPT,
         length=min(state.tuning.length, _MAX_STEPS * state.tuning.step_size),
+        growth=_growth(state.draws, coordinates),
         num_chains=num_chains,
         num_inputs=len(inputs),
     )
@@ -112,6 +116,14 @@ def _coordinates(target: Target, posterior: Posterior, generator: torch.Generato
     white = laplace.scale.solve(posterior.samples - laplace.mean)
     base = Gaussian(white.mean(0), Diagonal(white.std(0).clamp(*_SPREADS)))
     return Coordinates(FlowPosterior(base, (Affine(laplace.mean, laplace.scale),)), "affine")
+
+
+def _growth(draws: tuple[Tensor, ...], coordinates: Coordinates) -> float:
+    """Chains that start much too close together spread slowly: their predictions have not drifted yet, but they will."""
+    z = coordinates.inverse(torch.cat(draws)).view(2, -1, draws[0].shape[1])
+    early, late = z.double().var(1)
+    outgrown = late > _OUTGROWN
+    return float((late[outgrown] / early[outgrown]).mean()) if bool(outgrown.any()) else 1.0
 
 
 def _draws(posterior: Posterior, num_draws: int, generator: torch.Generator) -> Tensor:

@@ -234,8 +234,8 @@ def _drift_reason(drift: Drift) -> str | None:
     """What is wrong with the predictions, if anything."""
     if not drift.moved:
         return (
-            f"chains that start at its draws hardly move (acceptance {drift.accept_rate:.2f}, trajectories of "
-            f"{drift.length:.2f} radians), so it is far from the exact posterior, or nothing is known."
+            f"chains that start at its draws are still on their way (acceptance {drift.accept_rate:.2f}, trajectories of "
+            f"{drift.length:.2f} radians, variances growing by {drift.growth:.2f}), so it is far from the exact posterior."
         )
     if not drift.exact:
         return (

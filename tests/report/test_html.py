@@ -14,6 +14,8 @@ import torch
 
 from burnish.batches import Batch
 from burnish.diagnostics import Elbo
+from burnish.drift import Drift
+from burnish.ladder import Rung
 from burnish.metrics import Interval
 from burnish.noise import make_generator
 from burnish.predictive import Prediction
@@ -29,7 +31,8 @@ NAMES = (NETWORK, TEMPERATURE, AT_NETWORK, RECENTRED, PAPER, BURNISH)
 def make_verdict(trusted=True, reason="held-out NLL 0.1400.", held_out=True):
     scores = (Score(0.21, 0.03), Score(0.15, 0.02), Score(0.14, None))
     found = HeldOut(50, *scores, *(0.07, 0.01), *(0.01, 0.01)) if held_out else None
-    return Verdict(trusted, reason, 0.31, 800.0, 1000, -105.0, 2.0, 0.1, found)
+    drift = Drift(0.004, 0.002, 0.03, 0.8, 1.5, 1.0, 96, 800)
+    return Verdict(trusted, reason, drift, 0.31, 800.0, 1000, -105.0, 2.0, 0.1, held_out=found)
 
 
 def draw_probs(num_points, seed, scale=2.0):
@@ -58,6 +61,7 @@ def demo():
         log_evidence=-99.0,
         nll_difference=Interval(-0.01, -0.02, 0.003, 0.95),
         verdict=make_verdict(),
+        rungs=(Rung("laplace", make_verdict(False), 0.5), Rung("flow", make_verdict(), 1.5)),
         seed=3,
         settings=Settings(sizes=(100, 50, 60)),
         target={"prior_mean": "zero", "precision": 12.0, "data": "both", "parameters": 30, "fitted_to": 100},

@@ -22,12 +22,13 @@ from burnish.bayesian_network import BayesianNetwork
 from burnish.diagnostics import Elbo, elbo, importance, log_ratios
 from burnish.features import extract_features, split_last_layer
 from burnish.heads import Model
-from burnish.inference.flow import fit_flow, paper_protocol
+from burnish.inference.flow import FlowFit, fit_flow, paper_protocol
 from burnish.inference.folds import combine
 from burnish.inference.laplace import fit_laplace
 from burnish.inference.temperature import fit_temperature
+from burnish.ladder import Rung
 from burnish.noise import make_generator
-from burnish.posteriors import DensityPosterior
+from burnish.posteriors import DensityPosterior, FlowPosterior, Posterior
 from burnish.predictive import Prediction, predict
 from burnish.progress import Stages
 from burnish.refine import refine
@@ -82,10 +83,12 @@ class DigitsDemo:
     test: Batch
     theta: Tensor  # the last layer of the network
     prediction: Prediction  # of burnish on the test digits
-    log_evidence: float  # of the shared target, by importance sampling from burnish's posterior
+    log_evidence: float  # of the shared target, by importance sampling from a refined posterior
     nll_difference: metrics.Interval
     """Test NLL of burnish less that of temperature scaling, with its bootstrap interval over test digits."""
     verdict: Verdict
+    rungs: tuple[Rung, ...]
+    """The posteriors that were tried."""
     seed: int
     settings: Settings
     target: Mapping[str, Any]
@@ -111,6 +114,7 @@ class DigitsDemo:
         ]
         record = {name: getattr(self, name) for name in names} | {"rows": rows}
         record["verdict"] = {**asdict(self.verdict), "text": str(self.verdict)}
+        record["rungs"] = self.rungs
         return {key: _plain(value) for key, value in record.items()}
 
     def outside_scores(self, row: Row, name: str) -> dict[str, float]:
@@ -133,14 +137,15 @@ class _Bench:
     settings: Settings
     seed: int
 
-    def row(self, name: str, probs: Callable[[str], Tensor], posterior: DensityPosterior | None = None, **rest: Any) -> Row:
+    def row(self, name: str, probs: Callable[[str], Tensor], posterior: Posterior | None = None, **rest: Any) -> Row:
         """A row from what a method predicts for each set of images, and from its posterior where it has one."""
         inside, *outside = ((key, probs(key)) for key in self.features)
         scores = {key: getattr(metrics, key)(inside[1], self.labels) for key in ("accuracy", "nll", "ece", "brier")}
         if posterior is not None:
             generator = make_generator(self.seed + 1)
             rest["draws"] = posterior.sample(self.settings.num_draws, generator=generator)
-            rest["elbo"] = elbo(self.target, posterior, generator=generator)
+            if isinstance(posterior, DensityPosterior):
+                rest["elbo"] = elbo(self.target, posterior, generator=generator)
         return Row(name, inside[1], dict(outside), **scores, **rest)
 
     def point_row(self, name: str, theta: Tensor, **rest: Any) -> Row:
@@ -213,22 +218,22 @@ def run_demo(seed: int = 0, *, settings: Settings | None = None, progress: bool 
         with stages.stage("refining it"):
             train, validation = ((part.inputs, part.targets) for part in (split.train, split.validation))
             bnn = refine(network, train, validation=validation, num_samples=settings.num_samples, seed=seed, progress=False)
-            posterior = bnn.posterior
-            assert isinstance(posterior, DensityPosterior)  # only a posterior made of samples has no density
         with stages.stage("comparing it"):
             images = {"test digits": split.test.inputs, **outside_images(split.test, settings.num_outside, seed=seed)}
             bench = _set_up(bnn, network, split, images, settings, seed)
-            rivals, trace = _rivals(bench)
-            own: dict[str, Any] = {"posterior": posterior, "seconds": stages.seconds["refining it"], "trace": trace}
+            rivals, flow = _rivals(bench)
+            trace = flow.trace[:, 0] if isinstance(bnn.posterior, FlowPosterior) else None
+            own: dict[str, Any] = {"posterior": bnn.posterior, "seconds": stages.seconds["refining it"], "trace": trace}
             rows = (*rivals, bench.row(BURNISH, lambda key: bnn.predict(images[key]).probs, **own))
     return DigitsDemo(
         rows=rows,
         test=split.test,
         theta=bench.theta,
         prediction=bnn.predict(split.test.inputs),
-        log_evidence=_log_evidence(bench, posterior),
+        log_evidence=_log_evidence(bench, flow.posterior),
         nll_difference=_nll_difference(rows, split.test.targets, seed),
         verdict=bnn.verdict,
+        rungs=bnn.rungs,
         seed=seed,
         settings=settings,
         target=_describe(bench.target),
@@ -252,8 +257,8 @@ def _set_up(
     return _Bench(model, theta, target, validation, features, split.test.targets, train_accuracy, settings, seed)
 
 
-def _rivals(bench: _Bench) -> tuple[list[Row], Tensor]:
-    """Every row but burnish's own, and how the ELBO rose in burnish's flow: `refine` keeps the end of that, not the way."""
+def _rivals(bench: _Bench) -> tuple[list[Row], FlowFit]:
+    """Every row but burnish's own, and a refinement by burnish's flow, of which `refine` keeps at most the end."""
     began = time.perf_counter()
     temperature = fit_temperature(bench.model, bench.theta, bench.validation).temperature
     seconds = time.perf_counter() - began
@@ -270,7 +275,7 @@ def _rivals(bench: _Bench) -> tuple[list[Row], Tensor]:
         bench.posterior_row(RECENTRED, recentred.posterior, seconds=recentred.seconds),
         bench.posterior_row(PAPER, flow.posterior, seconds=at_network.seconds + flow.seconds, trace=flow.trace[:, 0]),
     ]
-    return rows, own.trace[:, 0]
+    return rows, own
 
 
 @torch.no_grad()

@@ -1,0 +1,139 @@
+"""The drift test: what it measures against exact distances, for every kind of posterior and likelihood."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from burnish.bijections import Affine
+from burnish.drift import Drift, measure_drift
+from burnish.inference.flow import fit_flow
+from burnish.inference.hmc import fit_hmc
+from burnish.inference.laplace import fit_laplace
+from burnish.likelihoods import GaussianNoise
+from burnish.noise import make_generator
+from burnish.posteriors import FlowPosterior, Gaussian, SamplePosterior
+from burnish.scales import Diagonal
+from burnish.target import Target
+
+sys.path.append(str(Path(__file__).parent / "inference"))
+from problems import binary, classification, regression
+
+
+def moved(posterior, offset, factor=1.0):
+    return Gaussian(posterior.mean + offset, posterior.scale.stretched(torch.full_like(posterior.mean, factor)))
+
+
+def normal_distance(mean, std, other_mean, other_std):
+    """Total variation distance of two normal distributions, by a sum over a grid."""
+    grid = torch.linspace(-30, 30, 20001, dtype=torch.float64)
+    first, second = (
+        torch.distributions.Normal(m, s).log_prob(grid).exp() for m, s in ((mean, std), (other_mean, other_std))
+    )
+    return float(0.5 * (first - second).abs().sum() * (grid[1] - grid[0]))
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.2, 1.0])
+@pytest.mark.parametrize("factor", [1.0, 2.0])
+def test_the_distance_is_the_exact_one_in_regression(shift, factor):
+    """One feature that is one, so that there is one prediction: N(mean, posterior variance + noise variance)."""
+    inputs = torch.ones(40, 1, dtype=torch.float64)
+    targets = torch.randn(40, generator=make_generator(1), dtype=torch.float64)
+    target = Target.last_layer(inputs, targets, prior_precision=0.01, bias=False, likelihood=GaussianNoise(0.3))
+    posterior = fit_laplace(target).posterior
+    spoilt = moved(posterior, shift * 0.3, factor)
+    drift = measure_drift(target, spoilt, inputs, generator=make_generator(2))
+    variance = float(posterior.scale.variance())
+    stds = [(size * variance + 0.09) ** 0.5 for size in (1.0, factor**2)]
+    truth = normal_distance(float(posterior.mean), stds[0], float(spoilt.mean), stds[1])
+    assert drift.distance == pytest.approx(truth, rel=0.1, abs=3 * drift.noise)  # 20 intervals lose a little
+    assert drift.num_chains == 96
+
+
+@pytest.mark.parametrize("make", [classification, binary, regression])
+def test_exact_posteriors_stay_and_others_drift(make):
+    target = make(num_points=60)
+    inputs = target.data.inputs
+    reference = fit_hmc(target, fit_laplace(target).posterior, generator=make_generator(0), min_draws=100)
+    kept = SamplePosterior(reference.posterior.samples[::3])
+    flow = fit_flow(target, fit_laplace(target).posterior, generator=make_generator(0)).posterior
+    for good in (kept, flow):
+        drift = measure_drift(target, good, inputs, generator=make_generator(1))
+        assert drift.exact
+        assert drift.distance < 0.3 * drift.tolerance + 2 * drift.noise
+    ones = torch.ones_like(kept.samples[0])
+    bad_flow = FlowPosterior(flow.base, (*flow.bijections, Affine(ones, Diagonal(ones))))
+    for bad in (SamplePosterior(kept.samples + 1.0), bad_flow):
+        drift = measure_drift(target, bad, inputs, generator=make_generator(1))
+        assert drift.moved
+        assert not drift.exact
+
+
+def test_noise_of_samples_is_theirs_and_that_of_our_draws_is_not():
+    """Five exact draws predict badly, and that is what a posterior of five samples is."""
+    target = classification(num_points=40)
+    fit = fit_hmc(target, fit_laplace(target).posterior, generator=make_generator(0))
+    few = SamplePosterior(fit.posterior.draws[:5, -1])
+    drift = measure_drift(target, few, target.data.inputs, generator=make_generator(1))
+    assert drift.distance == pytest.approx(2 * drift.few_draws, rel=0.6)
+    many = measure_drift(target, fit.posterior, target.data.inputs, generator=make_generator(1))
+    assert many.distance < 0.3 * many.few_draws
+
+
+def test_twenty_exact_draws():
+    """The yardstick is what 20 independent draws are away from the exact predictions on average."""
+    target = regression(num_points=25)
+    posterior = fit_laplace(target).posterior
+    inputs = target.data.inputs
+    drift = measure_drift(target, posterior, inputs, generator=make_generator(1))
+    flat = binary(num_points=25)
+    gaussian = fit_laplace(flat).posterior
+    seen = measure_drift(flat, gaussian, flat.data.inputs, generator=make_generator(1))
+    probs = flat.model(gaussian.sample(40_000, generator=make_generator(3)), flat.data.inputs).sigmoid().squeeze(-1)
+    sets = probs.view(2000, 20, -1).mean(1)
+    expected = float((sets - probs.mean(0)).abs().mean())
+    assert seen.few_draws == pytest.approx(expected, rel=0.25)  # of the exact posterior, which the Gaussian is near to
+    assert 0.0 < drift.few_draws < 0.2
+
+
+@pytest.mark.parametrize("factor", [1e-4, 1e-2, 1e2, 1e4])
+def test_chains_that_get_nowhere_show_nothing(factor):
+    """Much too narrow, and draws spread for long before predictions change; much too wide, and they hardly move."""
+    target = classification(num_points=60)
+    posterior = fit_laplace(target).posterior
+    drift = measure_drift(target, moved(posterior, 0.0, factor), target.data.inputs, generator=make_generator(1))
+    assert not drift.moved
+    assert not drift.exact
+
+
+def test_posteriors_that_never_accept():
+    assert not Drift(0.0, 0.001, 0.02, 0.1, 1.5, 1.0, 96, 800).exact
+    assert not Drift(0.0, 0.001, 0.02, 0.9, 0.01, 1.0, 96, 800).exact
+    assert not Drift(0.0, 0.001, 0.02, 0.9, 1.5, 1.4, 96, 800).exact
+    assert Drift(0.0, 0.001, 0.02, 0.9, 1.5, 1.0, 96, 800).exact
+
+
+def test_what_counts_as_exact():
+    """The middle between clearly right, half of it, and clearly wrong: 0.01, or twice the distance of 20 exact draws."""
+    assert Drift(0.0069, 0.0, 0.001, 0.8, 1.5, 1.0, 96, 800).exact
+    assert not Drift(0.0071, 0.0, 0.001, 0.8, 1.5, 1.0, 96, 800).exact
+    assert Drift(0.0279, 0.0, 0.02, 0.8, 1.5, 1.0, 96, 800).exact
+    assert not Drift(0.0281, 0.0, 0.02, 0.8, 1.5, 1.0, 96, 800).exact
+
+
+def test_many_inputs_are_thinned_and_large_data_has_fewer_chains(monkeypatch):
+    target = classification(num_points=60)
+    posterior = fit_laplace(target).posterior
+    inputs = target.data.inputs.repeat(100, 1)
+    monkeypatch.setattr("burnish.drift._CHAIN_ENTRIES", 60 * 4 * 20)
+    drift = measure_drift(target, posterior, inputs, generator=make_generator(1))
+    assert drift.num_chains == 20
+    assert 1000 < drift.num_inputs <= 2**13 // 4
+
+
+def test_the_same_generator_gives_the_same_drift(untouched_rng):
+    target = classification(num_points=60)
+    posterior = fit_laplace(target).posterior
+    first, second = (measure_drift(target, posterior, target.data.inputs, generator=make_generator(4)) for _ in range(2))
+    assert first == second

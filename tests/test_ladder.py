@@ -1,0 +1,96 @@
+"""The ladder: where it stops, what each rung is, and what is drawn from it."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from burnish import ladder as ladder_module
+from burnish.inference.laplace import fit_laplace
+from burnish.ladder import RUNGS, Ladder, draw_samples
+from burnish.noise import make_generator
+from burnish.posteriors import FlowPosterior, Gaussian, SamplePosterior
+from burnish.verdict import judge
+
+sys.path.append(str(Path(__file__).parent / "inference"))
+from problems import classification, regression
+
+KINDS = {"laplace": Gaussian, "flow": FlowPosterior, "long flow": FlowPosterior, "hmc": SamplePosterior}
+FEW = {"max_steps": 30}
+
+
+def skewed():
+    """Few points and a weak prior: not a Gaussian."""
+    return classification(num_points=12, num_features=3, prior_precision=0.05)
+
+
+def climb(target, method, seed=0, **flow):
+    start = torch.zeros(target.dim, dtype=target.data.inputs.dtype)
+    return Ladder(method, flow).climb(target, start, target.data.inputs, generator=make_generator(seed))
+
+
+def test_the_first_rung_is_enough_where_the_posterior_is_gaussian():
+    fitted, rungs = climb(regression(), "auto")
+    assert [rung.method for rung in rungs] == ["laplace"]
+    assert isinstance(fitted.posterior, Gaussian)
+    assert rungs[0].verdict.trusted
+    assert rungs[0].seconds > 0
+
+
+def test_it_climbs_where_it_is_not():
+    fitted, rungs = climb(skewed(), "auto")
+    assert len(rungs) > 1
+    assert [rung.method for rung in rungs] == list(RUNGS[: len(rungs)])
+    assert [rung.verdict.trusted for rung in rungs] == [False] * (len(rungs) - 1) + [True]
+    distances = [rung.verdict.drift.distance for rung in rungs]
+    assert distances[-1] < 0.5 * distances[0]
+    assert isinstance(fitted.posterior, KINDS[rungs[-1].method])
+
+
+def test_it_climbs_to_the_top_while_nothing_is_trusted(monkeypatch):
+    monkeypatch.setattr(ladder_module, "judge", lambda *a, **k: replace(judge(*a, **k), trusted=False))
+    fitted, rungs = climb(classification(num_points=40), "auto", **FEW)
+    assert [rung.method for rung in rungs] == list(RUNGS)
+    assert isinstance(fitted.posterior, SamplePosterior)
+    assert fitted.run.converged
+    assert rungs[-1].verdict.rhat == fitted.run.rhat
+    assert len(fitted.posterior.samples) <= 1024
+    assert torch.equal(fitted.posterior.draws[:, -1], fitted.run.posterior.draws[:, -1])
+
+
+@pytest.mark.parametrize("method", RUNGS)
+def test_a_named_rung_alone_is_judged(method):
+    fitted, rungs = climb(classification(num_points=40), method, **FEW)
+    assert [rung.method for rung in rungs] == [method]
+    assert isinstance(fitted.posterior, KINDS[method])
+    assert (fitted.base is not None) is (method in ("flow", "long flow"))
+    assert (fitted.run is not None) is (method == "hmc")
+
+
+@pytest.mark.parametrize("method", RUNGS)
+def test_a_rung_repeated_for_other_data(method):
+    target = classification(num_points=40)
+    start = fit_laplace(target).posterior.mean
+    posterior = Ladder("auto", FEW).repeat(method, target, start, generator=make_generator(0)).posterior
+    assert isinstance(posterior, KINDS[method])
+
+
+def test_longer_flows_have_more_layers():
+    target = classification(num_points=40)
+    short, long = (climb(target, method, **FEW)[0].posterior for method in ("flow", "long flow"))
+    assert len(long.bijections) > len(short.bijections)
+
+
+def test_draws_to_predict_with():
+    generator = make_generator(0)
+    target = regression()
+    gaussian = fit_laplace(target).posterior
+    draws = draw_samples(gaussian, 6, generator=generator)
+    torch.testing.assert_close(draws.mean(0), gaussian.mean)  # opposite pairs
+    assert draw_samples(gaussian, 5, generator=generator).shape == (5, gaussian.dim)
+    samples = torch.arange(40.0).view(40, 1)
+    chains = SamplePosterior(samples, num_chains=10)
+    assert set(draw_samples(chains, 10, generator=generator).flatten().tolist()) == set(range(3, 40, 4))
+    assert len(set(draw_samples(chains, 20, generator=generator).flatten().tolist())) == 20
