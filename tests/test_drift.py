@@ -63,8 +63,9 @@ def test_exact_posteriors_stay_and_others_drift(make):
         assert drift.exact
         assert drift.distance < 0.3 * drift.tolerance + 2 * drift.noise
     ones = torch.ones_like(kept.samples[0])
-    bad_flow = FlowPosterior(flow.base, (*flow.bijections, Affine(ones, Diagonal(ones))))
-    for bad in (SamplePosterior(kept.samples + 1.0), bad_flow):
+    offset = torch.linspace(-1.0, 1.0, target.dim).to(ones)  # the same for all classes would change no prediction
+    bad_flow = FlowPosterior(flow.base, (*flow.bijections, Affine(offset, Diagonal(ones))))
+    for bad in (SamplePosterior(kept.samples + offset), bad_flow):
         drift = measure_drift(target, bad, inputs, generator=make_generator(1))
         assert drift.moved
         assert not drift.exact

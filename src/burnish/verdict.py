@@ -147,10 +147,11 @@ def judge(
         entries = len(target.data) * target.model.head.num_outputs
         num_draws = min(1000, max(100, _ENTRIES // entries))
     check_at_least("num_draws", num_draws, 25, "The tail of the weights needs that many.")
-    drift = measure_drift(target, posterior, inputs, generator=generator)
-    numbers = _samples(posterior, run) if isinstance(posterior, SamplePosterior) else None
-    if numbers is None:
+    if isinstance(posterior, SamplePosterior):
+        numbers = _samples(posterior, run)
+    else:
         numbers = _weights(target, posterior, base, num_draws, generator)
+    drift = measure_drift(target, posterior, inputs, generator=generator)
     wrong = _drift_reason(drift) or _chains_reason(numbers)
     right = "its predictions are those of the exact posterior, as far as transitions from its draws show."
     verdict = Verdict(trusted=wrong is None, reason=wrong or right, drift=drift, **numbers)
