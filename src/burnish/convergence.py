@@ -161,7 +161,7 @@ def _autocorrelation_time(correlation: Tensor) -> Tensor:
     for lag in lags:
         even, pair = correlation[lag], correlation[lag] + correlation[lag + 1]
         ends = going & ((pair <= 0.0) | (lag == lags[-1]))
-        total = torch.where(ends, total + even.clamp_min(0.0), total)
+        total = torch.where(ends, total + torch.where(pair < 0.0, even.clamp_min(0.0), even), total)
         going = going & ~ends
         smallest = torch.minimum(smallest, pair)
         total = torch.where(going, total + 2.0 * smallest, total)

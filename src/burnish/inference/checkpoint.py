@@ -50,7 +50,7 @@ def read_checkpoint(
         ValueError: if the file is damaged, or of a run of another target or with other options.
     """
     header, tensors = read_file(path)
-    found = decode(header.get("hmc"), tensors, _KINDS, like.device)
+    found = decode(header["hmc"], tensors, _KINDS, like.device) if "hmc" in header else None
     if not isinstance(found, Checkpoint):
         raise ValueError(f"`checkpoint` must be one of `fit_hmc`, got {os.fspath(path)!r}, which is not. Pass another path.")
     remedy = f"Pass the path of another file, or delete {os.fspath(path)!r}."
@@ -62,6 +62,8 @@ def read_checkpoint(
         raise ValueError(
             f"`checkpoint` must be of a target with {target.dim} parameters, got {chains.theta.shape[1]}. {remedy}"
         )
+    if chains.theta.dtype != like.dtype:
+        raise ValueError(f"`checkpoint` must be of a run in {like.dtype}, got {chains.theta.dtype}. {remedy}")
     _, log_prob, _ = found.state.coordinates.log_prob_and_grad(target, chains.z)
     if not torch.allclose(log_prob, chains.log_prob, rtol=_SAME_DENSITY, atol=_SAME_DENSITY):
         raise ValueError(

@@ -62,7 +62,7 @@ class Coordinates:
         base = self.flow.base
         if anew:
             return Coordinates(FlowPosterior(moments(base.from_noise(z)), self.flow.bijections), self.kind)
-        spread = z.std(0)
+        spread = z.std(0, correction=min(1, len(z) - 1)) if len(z) else torch.zeros_like(base.mean)
         _check_spread(spread)
         base = Gaussian(base.from_noise(z.mean(0)), base.scale.stretched(spread))
         return Coordinates(FlowPosterior(base, self.flow.bijections), self.kind)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from burnish._checks import check_at_least, check_memory, check_positive, check_tensor
+from burnish._checks import check_at_least, check_like, check_memory, check_positive
 from burnish.convergence import ess_bulk, ess_tail, nested_rhat, rhat
 from burnish.errors import FitError
 from burnish.inference.checkpoint import read_checkpoint, write_checkpoint
@@ -122,7 +122,9 @@ def fit_hmc(
     if checkpoint is not None and os.path.exists(checkpoint):
         state = read_checkpoint(checkpoint, target, state.chains.z, generator, options)
     file = None if checkpoint is None else _File(checkpoint, checkpoint_seconds, options)
-    earlier, ended = state.seconds, None
+    earlier, ended = state.seconds, rule.look(state)  # a run that is resumed may have ended before
+    if file is not None and ended is None:
+        file.write(state, generator, now=True)  # what cannot be written is known before the work
     with Stages("hmc", show=progress) as stages, stages.stage("warm-up") as stage:
         while ended is None:
             advance(state, target, generator=generator)
@@ -148,6 +150,7 @@ def _check_numbers(
                 f"`num_superchains` must divide `num_chains` ({num_chains}) into groups of at least two, got "
                 f"{num_superchains}. Pass a smaller divisor."
             )
+    check_at_least("max_draws", max_draws, 4, "R-hat needs that many draws of each chain.")
     if min_draws is None:
         min_draws = min(max_draws, _MIN_DRAWS if num_superchains is None else _MIN_DRAWS_NESTED)
     check_at_least("min_draws", min_draws, 4, "R-hat needs that many.")
@@ -170,9 +173,12 @@ def _start(
     num_warmup = usual if num_warmup is None else num_warmup
     check_at_least("num_warmup", num_warmup, least, "Step size and coordinates cannot adapt in fewer transitions.")
     if not hasattr(target, "log_prob_and_grad") or not hasattr(target, "dim"):
-        raise TypeError(f"`target` must have `dim` and `log_prob_and_grad(theta)`, got {type(target).__name__}.")
+        raise TypeError(
+            f"`target` must have `dim` and `log_prob_and_grad(theta)`, got {type(target).__name__}. Pass a `Target`."
+        )
     num_places = num_superchains or num_chains
     if start is None:
+        check_generator(generator, getattr(generator, "device", torch.device("cpu")))
         start = torch.randn(num_places, target.dim, generator=generator, device=generator.device, dtype=torch.float64)
     if isinstance(start, Tensor):
         theta = _check_starts(start, target.dim, num_places, num_chains)
@@ -180,20 +186,29 @@ def _start(
         ones = torch.ones_like(theta[0])
         coordinates = Coordinates(FlowPosterior(Gaussian.standard(ones), ()), "adapted")
     else:
+        if not callable(getattr(start, "sample", None)) or isinstance(start, type):
+            raise TypeError(
+                f"`start` must be a posterior, starts (C, d), or None, got {type(start).__name__}. Pass `fit.posterior`."
+            )
         if getattr(start, "dim", None) != target.dim:
             raise ValueError(
                 f"`start` must have the {target.dim} dimensions of the target, got {getattr(start, 'dim', type(start))}. "
                 "Pass a posterior of the same parameters."
             )
         theta = start.sample(num_places, generator=generator)
-        coordinates = Coordinates.of(start, generator=generator)
+        try:
+            coordinates = Coordinates.of(start, generator=generator)
+        except FitError as error:
+            raise ValueError("`start` must vary in every direction, got samples that do not. Pass more.") from error
+    if hasattr(target, "data"):
+        check_like("start", theta, target.data.inputs, "`target.data.inputs`")
     theta = theta.repeat_interleave(num_chains // len(theta), 0)
     state = begin(target, coordinates, theta, num_warmup, adapting, options["target_accept"])
     finite = torch.isfinite(state.chains.log_prob) & torch.isfinite(state.chains.grad).all(1)
     if not bool(finite.all()):
         first = int((~finite).nonzero()[0])
         raise ValueError(
-            f"`target` must have a finite log density and gradient at every start, got "
+            f"`target` must have a finite log density and gradient at every start, got a log density of "
             f"{float(state.chains.log_prob[first]):g} at chain {first} ({int((~finite).sum())} of {num_chains} chains). "
             "Pass a `start` inside its support."
         )
@@ -206,7 +221,8 @@ def _check_starts(start: Tensor, dim: int, num_places: int, num_chains: int) -> 
             f"`start` must have shape ({dim},) or ({num_places}, {dim}), got {tuple(start.shape)}. "
             "Pass one row for each chain, or for each superchain."
         )
-    check_tensor("start", start)
+    if not start.is_floating_point():
+        raise TypeError(f"`start` must be floating point, got {start.dtype}. Convert it.")
     return start.detach().clone().expand(num_places, dim) if start.ndim == 1 else start.detach().clone()
 
 
@@ -246,7 +262,9 @@ class _Rule:
     ess: float = float("nan")
 
     def __post_init__(self) -> None:
-        check_positive("max_rhat - 1", self.max_rhat - 1.0, "R-hat of perfect chains is 1.")
+        check_positive("max_rhat", self.max_rhat)
+        if self.max_rhat <= 1.0:
+            raise ValueError(f"`max_rhat` must be above 1, got {self.max_rhat}. R-hat of perfect chains is 1.")
         check_positive("min_ess", self.min_ess)
         if self.max_seconds is not None:
             check_positive("max_seconds", self.max_seconds)
@@ -256,7 +274,7 @@ class _Rule:
         count, due = len(state.draws), self.min_draws
         while due < count:
             due = max(due + 1, int(_GROWTH * due))
-        return count == min(due, self.max_draws)
+        return count == due or count >= self.max_draws
 
     def look(self, state: State) -> str | None:
         """Why to stop, or None to go on."""

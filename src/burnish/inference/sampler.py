@@ -106,7 +106,7 @@ def _adapt(state: State, target: Density, done: Transition, generator: torch.Gen
     state.tuning.update(accept_prob, jump, jump_gradient)
     if state.iteration >= _settled(state.num_warmup):
         state.warmup_divergences += int(diverged)
-    size = max(2, _WINDOW_ENTRIES // state.chains.z.numel())
+    size = max(4, _WINDOW_ENTRIES // state.chains.z.numel())
     state.window = (*state.window, state.chains.z)[-size:]
     if state.iteration + 1 in window_ends(state.num_warmup, state.adapting):
         _end_window(state, target, generator)
@@ -132,7 +132,8 @@ def _end_window(state: State, target: Density, generator: torch.Generator) -> No
 
 
 def _restart(state: State, target: Density, generator: torch.Generator) -> None:
-    step = reasonable_step(target, state.coordinates, state.chains, generator=generator)
+    step, count = reasonable_step(target, state.coordinates, state.chains, generator=generator)
+    state.num_gradients += 1 + count  # the chains have just been put into these coordinates
     state.tuning = Tuning(state.tuning.target_accept, step)
 
 

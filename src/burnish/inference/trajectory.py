@@ -17,7 +17,7 @@ from burnish.inference.coordinates import Coordinates, Density
 __all__: list[str] = []
 
 _DIVERGED = 1000.0  # nats of energy error from which on a trajectory counts as divergent
-_LONGEST_STEP = 2.0  # radians: at a half turn (pi) the step resonates with the rotation
+_SHORTEST_STEP, _LONGEST_STEP = 1e-10, 2.0  # radians: at a half turn (pi) the step resonates with the rotation
 _SHORTEST, _LONGEST = 0.2, 12.0  # radians of a trajectory
 _QUARTER_TURN = math.pi / 2.0  # decorrelates a standard normal
 _RATE, _MEMORY = 0.05, 0.9  # of the ascent on the logarithm of the length
@@ -62,12 +62,13 @@ def transition(
     uniform = torch.rand(len(noise), generator=generator, device=noise.device, dtype=torch.float64)
     proposal, momentum = _move(target, coordinates, chains, noise, length / num_steps, num_steps)
     error = _energy(proposal, momentum) - _energy(chains, noise)
-    accept_prob = (-error).exp().clamp_max(1.0).nan_to_num(0.0)
+    finite = torch.isfinite(error)
+    accept_prob = torch.where(finite, (-error).exp().clamp_max(1.0), 0.0)
     accepted = uniform < accept_prob
     pairs = zip(vars(proposal).values(), vars(chains).values(), strict=True)
     moved = Chains(*(torch.where(accepted.view(-1, *[1] * (new.ndim - 1)), new, old) for new, old in pairs))
     jump = _jump(chains.z, proposal.z, momentum, accept_prob, length)
-    return Transition(moved, accept_prob, ~(error < _DIVERGED), jump)
+    return Transition(moved, accept_prob, ~(finite & (error < _DIVERGED)), jump)
 
 
 def _move(
@@ -97,15 +98,18 @@ def _jump(before: Tensor, after: Tensor, momentum: Tensor, accept_prob: Tensor, 
     return (weight * parts).double().sum(1)
 
 
-def reasonable_step(target: Density, coordinates: Coordinates, chains: Chains, *, generator: torch.Generator) -> float:
-    """A first step size: halved until half of the proposals of a single step would be accepted."""
-    step = 1.0
-    while step > 1e-8:
+def reasonable_step(
+    target: Density, coordinates: Coordinates, chains: Chains, *, generator: torch.Generator
+) -> tuple[float, int]:
+    """A first step size: halved until half of the proposals of a single step would be accepted; and how many were tried."""
+    step, count = 1.0, 0
+    while step > _SHORTEST_STEP:
         trial = transition(target, coordinates, chains, step, 1, generator=generator)
+        count += 1
         if float(trial.accept_prob.mean()) > 0.5:
             break
         step /= 2.0
-    return step
+    return step, count
 
 
 @dataclass
@@ -139,7 +143,7 @@ class Tuning:
         share = 1.0 / (self.count + _OFFSET)
         self.accept_error += share * (self.target_accept - accept_prob - self.accept_error)
         log_step = self.anchor - math.sqrt(self.count) / _SHRINKAGE * self.accept_error
-        log_step = min(log_step, math.log(_LONGEST_STEP))
+        log_step = min(max(log_step, math.log(_SHORTEST_STEP)), math.log(_LONGEST_STEP))
         weight = self.count**-_DECAY
         self.step_size = math.exp(log_step)
         self.mean_log_step += weight * (log_step - self.mean_log_step)
