@@ -86,7 +86,7 @@ def _finite(value: Any) -> Any:
 def _commit() -> str:
     if "BURNISH_COMMIT" in os.environ:  # for machines that have the files but no history
         return os.environ["BURNISH_COMMIT"]
-    dirty = _git("status", "--porcelain", "src", "benchmarks")
+    dirty = _git("status", "--porcelain", ":/src", ":/benchmarks")
     return (_git("rev-parse", "--short", "HEAD") or "unknown") + ("+" if dirty else "")
 
 

@@ -157,6 +157,98 @@ def refine_stages() -> str:
     return markdown(header, rows) + _origin(record)
 
 
+def hmc_weights() -> str:
+    """Seconds to convergence, and MMD to a run of HMC against the range of chain-wise re-splits of two runs."""
+    record = load("hmc-cuda")
+    groups: dict[tuple[float, str], list[dict[str, Any]]] = {}
+    for row in record["results"]["all data"]:
+        groups.setdefault((row["precision"], row["posterior"]), []).append(row)
+    rows = []
+    for (precision, name), part in groups.items():
+        if name == "HMC, run 1":
+            continue
+        values = " / ".join(f"{1e5 * row['mmd']:.1f}" for row in part)
+        inside = f"{sum(row['inside'] for row in part)} of {len(part)}"
+        seconds = f"{statistics.median(row['seconds'] for row in part):.1f}"
+        worst = max((row["rhat"] for row in part if row["rhat"]), default=None)
+        label = "HMC, another run" if name == "HMC, run 2" else name
+        rows.append([f"{precision:g}: {label}", values, inside, "" if worst is None else f"{worst:.3f}", seconds])
+    header = ["prior precision: posterior", "10^5 MMD², by network", "inside the 99 % range", "R-hat", "seconds"]
+    return markdown(header, rows) + _origin(record)
+
+
+def hmc_predictions() -> str:
+    """Predictive distance to a long run of HMC: with 20 draws by that of 20 draws of HMC, and with many."""
+    record = load("hmc-cuda")
+    groups: dict[tuple[float, str], list[dict[str, Any]]] = {}
+    for row in record["results"]["few points"]:
+        groups.setdefault((row["precision"], row["posterior"]), []).append(row)
+    rows = []
+    for (precision, name), part in groups.items():
+        if name == "HMC, long":
+            continue
+        ratio, many = (" / ".join(f"{row[key]:{form}}" for row in part) for key, form in (("ratio", ".2f"), ("many", ".4f")))
+        trusted = f"{sum(row['trusted'] for row in part)} of {len(part)}"
+        seconds = f"{statistics.median(row['seconds'] for row in part):.1f}"
+        rows.append([f"{precision:g}: {name}", ratio, many, trusted, seconds])
+    header = ["prior precision: rung", "20 draws, by 20 of HMC", "many draws", "trusted", "seconds"]
+    return markdown(header, rows) + _origin(record)
+
+
+def verdicts() -> str:
+    """How often the verdict is right."""
+    record = load("verdicts")
+    rows = [
+        [
+            f"{row['dim']}: {row['state']}",
+            str(row["count"]),
+            f"{row['good']} {row['found']}",
+            f"{100 * row['share']:.1f} % ({100 * row['low']:.1f} to {100 * row['high']:.1f})" if row["count"] else "",
+        ]
+        for row in record["results"]["summary"]
+    ]
+    return markdown(["parameters: truth", "posteriors", "verdict", "share, 95 % interval"], rows) + _origin(record)
+
+
+def sbc() -> str:
+    """Excursions of rank statistics, by the simultaneous 99 % band."""
+    record = load("sbc")
+    rows = []
+    for problem, result in record["results"].items():
+        for method, part in result["methods"].items():
+            inside = "inside" if part["inside"] else "outside"
+            rows.append([f"{problem}: {method}", f"{part['excursion']:.2f}", inside, part["worst"]])
+    header = ["problem: posterior", "largest excursion, by the band", "99 % band", "where"]
+    return markdown(header, rows) + _origin(record)
+
+
+def nuts() -> str:
+    """Effective draws a second of `fit_hmc` and of Pyro's NUTS."""
+    record = load("nuts")
+    results = record["results"]
+    best: dict[str, list[dict[str, Any]]] = {}
+    for row in [*results["rounds"], results["by_rule"], results["raw"]]:
+        best.setdefault(row["sampler"], []).append(row)
+    rows = [
+        [
+            name,
+            " / ".join(f"{row['ess_per_second']:.3g}" for row in part),
+            f"{statistics.median(row['seconds'] for row in part):.0f}",
+            f"{max(row['rhat'] for row in part):.3f}" if all(row["rhat"] for row in part) else "",
+        ]
+        for name, part in best.items()
+    ]
+    ratios = results["ratios"]
+    bound = "at least " if ratios["over_raw_is_bound"] else ""
+    note = (
+        f"\n\n`fit_hmc` over the best setting of NUTS, round by round: "
+        f"{', '.join(f'{ratio:.1f}' for ratio in ratios['by_round'])}; over the best run of NUTS of all: "
+        f"{ratios['over_best_of_all']:.1f}; over NUTS on the raw parameters: {bound}{ratios['over_raw']:.0f}."
+    )
+    header = ["sampler", "smallest ESS a second, by round", "seconds", "largest R-hat"]
+    return markdown(header, rows) + note + _origin(record)
+
+
 def _scores(results: list[dict[str, Any]]) -> list[str]:
     """Mean and standard deviation of each metric."""
 
@@ -179,6 +271,11 @@ TABLES: dict[str, Callable[[], str]] = {
     "compositions": compositions,
     "control-variate": control_variate,
     "evidence-gap": evidence_gap,
+    "hmc-weights": hmc_weights,
+    "hmc-predictions": hmc_predictions,
+    "verdicts": verdicts,
+    "sbc": sbc,
+    "nuts": nuts,
 }
 
 

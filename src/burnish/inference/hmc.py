@@ -2,7 +2,7 @@
 
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ _MIN_WARMUP, _MIN_WARMUP_ADAPTING = 30, 60
 _MANY_CHAINS, _SUPERCHAINS = 256, 16  # chains from which on they are taken to be short, and how many places they start at
 _MIN_DRAWS, _MIN_DRAWS_NESTED = 50, 5
 _GROWTH = 1.5  # of the number of draws between two looks at the rule
+_SCREENED = 64  # parameters that are looked at first
 _PATIENCE = 20.0  # at least so many times as long as writing a checkpoint takes is sampled between two of them
 
 
@@ -133,7 +134,8 @@ def fit_hmc(
             stage.describe(rule.describe(state))
             if file is not None:
                 file.write(state, generator, now=ended is not None)
-    return rule.result(state, ended)
+    fit = rule.result(state, ended)
+    return replace(fit, seconds=earlier + time.perf_counter() - began)
 
 
 def _check_numbers(
@@ -286,20 +288,23 @@ class _Rule:
             )
         if not late and not self.due(state):
             return None
-        if self._holds(state):
+        draws = self._draws(state)
+        some = draws[..., :: -(-draws.shape[2] // _SCREENED)]
+        # what does not hold for some parameters does not hold for all; with these the others need not be looked at
+        if (late or count >= self.max_draws or self._holds(some)) and self._holds(draws):
             return "rule"
         if count >= self.max_draws:
             return "max_draws"
         return "max_seconds" if late else None
 
-    def _holds(self, state: State) -> bool:
-        draws = self._draws(state)
+    def _holds(self, draws: Tensor) -> bool:
+        """Looks at all parameters; NaN, of chains that never moved, is no."""
         self.ess = float(ess_bulk(draws).min())
         if self.num_superchains is not None:
             self.nested_rhat = float(nested_rhat(draws, self.num_superchains).max())
             return self.nested_rhat < self.max_rhat and self.ess >= self.min_ess
         self.rhat = float(rhat(draws).max())
-        return self.rhat < self.max_rhat and self.ess >= self.min_ess  # NaN, of a chain that never moved, is no
+        return self.rhat < self.max_rhat and self.ess >= self.min_ess
 
     def _draws(self, state: State) -> Tensor:
         size = sum(part.numel() * part.element_size() for part in state.draws)

@@ -21,6 +21,7 @@ _SHORTEST_STEP, _LONGEST_STEP = 1e-10, 2.0  # radians: at a half turn (pi) the s
 _SHORTEST, _LONGEST = 0.2, 12.0  # radians of a trajectory
 _QUARTER_TURN = math.pi / 2.0  # decorrelates a standard normal
 _RATE, _MEMORY = 0.05, 0.9  # of the ascent on the logarithm of the length
+_OVERSHOOT = 1.25  # of the length in the end
 _COST = 0.1  # power of the length that the criterion is divided by: where it is flat, shorter is cheaper
 _SHRINKAGE, _OFFSET, _DECAY = 0.05, 10.0, 0.75  # of dual averaging, as Hoffman and Gelman (2014) have them
 
@@ -157,8 +158,12 @@ class Tuning:
         self.mean_log_length += weight * (math.log(self.length) - self.mean_log_length)
 
     def settle(self) -> None:
-        """Ends the adaptation."""
-        self.step_size, self.length = math.exp(self.mean_log_step), math.exp(self.mean_log_length)
+        """Ends the adaptation.
+
+        Rejections leave a chain where it was; trajectories that go a little past the quarter turn make up for them, because
+        those that are accepted then end on the other side.
+        """
+        self.step_size, self.length = math.exp(self.mean_log_step), _OVERSHOOT * math.exp(self.mean_log_length)
 
 
 def fraction(index: int) -> float:
