@@ -48,6 +48,44 @@ def test_refinement_and_prediction(data):
     assert tuned.tuning is not None
 
 
+def test_chains_on_a_gpu(data, tmp_path):
+    """Moments as on a CPU, a verdict that agrees, and a run that is stopped and resumed to the same bits."""
+    moments = {}
+    for device in ("cpu", "cuda"):
+        target = target_on(device, data)
+        laplace = burnish.fit_laplace(target).posterior
+        fit = burnish.fit_hmc(target, laplace, generator=burnish.make_generator(0, device))
+        assert fit.converged
+        assert fit.posterior.samples.device.type == device
+        moments[device] = fit.posterior.samples.mean(0).cpu(), fit.posterior.samples.std(0).cpu(), fit.ess_bulk
+        for posterior in (laplace, fit.posterior):
+            assert burnish.judge(target, posterior, generator=burnish.make_generator(1, device)).trusted
+    error = moments["cpu"][1] * (1 / moments["cpu"][2] + 1 / moments["cuda"][2]) ** 0.5
+    assert float(((moments["cpu"][0] - moments["cuda"][0]).abs() / error).max()) < 5.0
+    assert torch.allclose(moments["cpu"][1], moments["cuda"][1], rtol=0.1)
+
+    class Interrupted(Exception):
+        pass
+
+    class Failing:
+        def __init__(self, calls):
+            self.dim, self.left = target.dim, calls
+
+        def log_prob_and_grad(self, theta):
+            self.left -= 1
+            if self.left == 0:
+                raise Interrupted
+            return target.log_prob_and_grad(theta)
+
+    options = {"num_chains": 16, "min_draws": 30, "max_draws": 30, "checkpoint_seconds": 1e-9}
+    path = tmp_path / "chains.safetensors"
+    with pytest.raises(Interrupted):
+        burnish.fit_hmc(Failing(120), laplace, generator=burnish.make_generator(0, "cuda"), checkpoint=path, **options)
+    resumed = burnish.fit_hmc(target, laplace, generator=burnish.make_generator(0, "cuda"), checkpoint=path, **options)
+    whole = burnish.fit_hmc(target, laplace, generator=burnish.make_generator(0, "cuda"), **options)
+    assert torch.equal(resumed.posterior.samples, whole.posterior.samples)
+
+
 def test_a_generator_on_the_cpu_is_refused(data):
     posterior = burnish.fit_laplace(target_on("cuda", data)).posterior
     with pytest.raises(ValueError, match="`generator` must live on cuda:0, where the tensors are, got one on cpu"):
@@ -76,7 +114,7 @@ def test_refine_on_a_gpu_is_that_on_a_cpu(network, data, tmp_path):
     """Loaders give batches on the CPU; the result is where the network is, and the same up to rounding elsewhere."""
     train, validation, test = parts(data)
     state, cuda_state = torch.get_rng_state(), torch.cuda.get_rng_state()
-    options = {"prior_mean": "head", "prior_precision": 20.0, "flow": {"max_steps": 20}}
+    options = {"prior_mean": "head", "prior_precision": 20.0, "method": "flow", "flow": {"max_steps": 20}}
     bnn = burnish.refine(network, train, validation=validation, **options)
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.equal(torch.cuda.get_rng_state(), cuda_state)
