@@ -8,6 +8,8 @@ from burnish.heads import LinearHead
 from burnish.noise import make_generator
 from burnish.scales import Dense, Diagonal, Kronecker
 
+torch.set_num_threads(1)  # tensors here are small: more threads gain little, and on busy cores they wait for each other
+
 settings.register_profile("burnish", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("burnish")
 
