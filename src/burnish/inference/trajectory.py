@@ -163,7 +163,8 @@ class Tuning:
         Rejections leave a chain where it was; trajectories that go a little past the quarter turn make up for them, because
         those that are accepted then end on the other side.
         """
-        self.step_size, self.length = math.exp(self.mean_log_step), _OVERSHOOT * math.exp(self.mean_log_length)
+        self.step_size = math.exp(self.mean_log_step)
+        self.length = min(_OVERSHOOT * math.exp(self.mean_log_length), _LONGEST)
 
 
 def fraction(index: int) -> float:
