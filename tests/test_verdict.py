@@ -319,7 +319,7 @@ def test_a_wrong_posterior_is_not_trusted_however_well_it_predicts(generator):
 
 @pytest.mark.parametrize("khat", [-math.inf, 0.69, 0.7, math.inf, None])
 def test_two_lines_whatever_khat_is(khat):
-    drift = Drift(0.004, 0.002, 0.03, 0.8, 1.5, 1.0, 96, 800)
+    drift = Drift(0.004, 0.002, 0.03, 0.8, 1.5, False, 96, 800)
     verdict = Verdict(True, "good.", drift, khat, 12.3, 100, -5.0, 0.0, 0.0)
     assert len(str(verdict).split("\n")) == 2
     assert ("k-hat" in str(verdict)) is (khat is not None)

@@ -23,11 +23,11 @@ from burnish.target import Target
 
 __all__ = ["Drift"]
 
-_NUM_WARMUP, _NUM_KEPT = 14, 16  # transitions that find the step size and lead away from the start, and that count
+_NUM_WARMUP, _NUM_KEPT = 18, 16  # transitions that find step size and scales and lead away from the start, and that count
 _MAX_STEPS, _TARGET_ACCEPT = 16, 0.8  # of a trajectory
 _MIN_ACCEPT, _MIN_LENGTH = 0.5, 0.5  # below which chains have hardly moved, so that no drift means nothing
-_OUTGROWN, _MAX_GROWTH = 4.0, 1.25  # variances, by the posterior's own and by those some transitions earlier
-_CHAIN_ENTRIES = 2**24  # outputs computed for one gradient, where that allows between 16 and 96 chains
+_OUTGROWN, _GROWTH, _GROWTH_ERROR = 4.0, 1.05, 0.25  # variances, by the posterior's own, and by those some transitions ago
+_PRODUCTS = 2**30  # multiplications for one gradient, where that allows between 16 and 96 chains
 _PREDICTION_ENTRIES = 2**13  # probabilities looked at for each draw: as many inputs as that allows
 _SPREADS = 0.05, 20.0  # standard deviations of samples, by those of a Laplace posterior, that are believed
 _MAX_SAMPLES = 4000  # of a posterior that is samples
@@ -50,8 +50,8 @@ class Drift:
     accept_rate: float
     length: float
     """Of a trajectory in radians; a quarter turn crosses a standard normal."""
-    growth: float
-    """How much the variance of the draws still grew in the end, along directions where it has outgrown the posterior's."""
+    growing: bool
+    """Whether the variance of the draws still grew in the end, along directions where it has outgrown the posterior's."""
     num_chains: int
     num_inputs: int
 
@@ -63,7 +63,7 @@ class Drift:
     @property
     def moved(self) -> bool:
         """Whether the chains moved far and often enough, and got there, for the distance to mean anything."""
-        return self.accept_rate >= _MIN_ACCEPT and self.length >= _MIN_LENGTH and self.growth <= _MAX_GROWTH
+        return self.accept_rate >= _MIN_ACCEPT and self.length >= _MIN_LENGTH and not self.growing
 
     @property
     def exact(self) -> bool:
@@ -78,7 +78,7 @@ def measure_drift(target: Target, posterior: Posterior, inputs: Tensor, *, gener
     regression = isinstance(target.model.likelihood, GaussianNoise)
     cells = head.num_outputs * (_NUM_BINS if regression else 1)
     inputs = inputs[:: max(1, -(-len(inputs) * cells // _PREDICTION_ENTRIES))]
-    num_chains = min(96, max(16, _CHAIN_ENTRIES // (len(target.data) * head.num_outputs)))
+    num_chains = min(96, max(16, _PRODUCTS // (len(target.data) * head.dim)))
     coordinates = _coordinates(target, posterior, generator)
     starts = posterior.sample(num_chains, generator=generator)
     state = begin(target, coordinates, starts, _NUM_WARMUP, False, _TARGET_ACCEPT)
@@ -102,7 +102,7 @@ def measure_drift(target: Target, posterior: Posterior, inputs: Tensor, *, gener
         few_draws=math.hypot(few, exact_noise),
         accept_rate=float(state.accepted) / _NUM_KEPT,
         length=min(state.tuning.length, _MAX_STEPS * state.tuning.step_size),
-        growth=_growth(state.draws, coordinates),
+        growing=_growing(state.draws, coordinates),
         num_chains=num_chains,
         num_inputs=len(inputs),
     )
@@ -110,20 +110,24 @@ def measure_drift(target: Target, posterior: Posterior, inputs: Tensor, *, gener
 
 def _coordinates(target: Target, posterior: Posterior, generator: torch.Generator) -> Coordinates:
     """Those of the posterior; samples have none of their own, but moments in the coordinates of a Laplace posterior."""
-    if not isinstance(posterior, SamplePosterior) or len(posterior.samples) < 2:
+    if not isinstance(posterior, SamplePosterior):
         return Coordinates.of(posterior, generator=generator)
     laplace = fit_laplace(target, structure=choose_structure(target)).posterior
     white = laplace.scale.solve(posterior.samples - laplace.mean)
-    base = Gaussian(white.mean(0), Diagonal(white.std(0).clamp(*_SPREADS)))
+    base = Gaussian(white.mean(0), Diagonal(white.std(0, correction=0).clamp(*_SPREADS)))
     return Coordinates(FlowPosterior(base, (Affine(laplace.mean, laplace.scale),)), "affine")
 
 
-def _growth(draws: tuple[Tensor, ...], coordinates: Coordinates) -> float:
+def _growing(draws: tuple[Tensor, ...], coordinates: Coordinates) -> bool:
     """Chains that start much too close together spread slowly: their predictions have not drifted yet, but they will."""
     z = coordinates.inverse(torch.cat(draws)).view(2, -1, draws[0].shape[1])
-    early, late = z.double().var(1)
+    early, late = z.var(1)
     outgrown = late > _OUTGROWN
-    return float((late[outgrown] / early[outgrown]).mean()) if bool(outgrown.any()) else 1.0
+    count = int(outgrown.sum())
+    if not count:
+        return False
+    ratio = float((late[outgrown] / early[outgrown]).double().mean())
+    return ratio > max(_GROWTH, 1.0 + _GROWTH_ERROR / count**0.5)  # one ratio is known to a tenth or so
 
 
 def _draws(posterior: Posterior, num_draws: int, generator: torch.Generator) -> Tensor:

@@ -1,6 +1,7 @@
 """From the cheapest posterior to the surest one: climb until predictions are those of the exact posterior."""
 
 import time
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from burnish.bijections import Rotation, Shift, SinhArcsinh
+from burnish.errors import FitError
 from burnish.inference.flow import fit_flow
 from burnish.inference.hmc import HmcFit, fit_hmc
 from burnish.inference.laplace import choose_structure, fit_laplace
@@ -31,7 +33,7 @@ _WAY = {
 
 _LONG_STEPS, _LONG_SAMPLES = 4000, 32
 _ROTATED_DIM = 6000  # parameters up to which a rotation of all of them is affordable
-_FULL_RUN = {"max_draws": 1000}
+_FULL_RUN = {"max_draws": 1000, "max_seconds": 1800.0}
 _SHORT_RUN = {"num_chains": 32, "min_draws": 4, "max_draws": 4}
 _KEPT_DRAWS = 1000  # of an HMC run, in the result: a file of all draws would be large, and predictions need few
 
@@ -75,7 +77,13 @@ class Ladder:
         fitted: Fitted | None = None
         for name in _WAY[self.method]:
             began = time.perf_counter()
-            fitted = self._fit(name, target, theta, fitted, _FULL_RUN, generator)
+            try:
+                fitted = self._fit(name, target, theta, fitted, _FULL_RUN, generator)
+            except (FitError, MemoryError) as error:
+                if self.method != "auto" or not rungs:
+                    raise
+                warnings.warn(f"{name!r} could not be fitted, so {rungs[-1].method!r} is kept: {error}", stacklevel=3)
+                break
             if self.method not in ("auto", name):
                 continue
             verdict = judge(target, fitted.posterior, inputs=inputs, base=fitted.base, run=fitted.run, generator=generator)
@@ -86,7 +94,7 @@ class Ladder:
         return fitted, tuple(rungs)
 
     def repeat(self, name: str, target: Target, theta: Tensor, *, generator: torch.Generator) -> Fitted:
-        """The posterior of one rung for another target, not judged; chains end once they have forgotten their start."""
+        """The posterior of one rung for another target, not judged; chains are as short as draws from them allow."""
         fitted: Fitted | None = None
         for rung in _WAY[name]:
             fitted = self._fit(rung, target, theta, fitted, _SHORT_RUN, generator)

@@ -57,8 +57,9 @@ def refine(
     """Gives a trained network a Bayesian last layer, without training it again and without touching it.
 
     Features are computed once; the prior and the data to fit on are chosen by points held out; a Gaussian is put at the
-    mode of the last layer's posterior and refined by a flow; the result is scored on held-out points against the network
-    and against temperature scaling, and its `verdict` says how it did.
+    mode of the last layer's posterior and, where its predictions are not those of the exact posterior, refined by a flow or
+    replaced by HMC; the result is scored on held-out points against the network and against temperature scaling, and its
+    `verdict` says how it did.
 
     Args:
         network: a trained network that ends in an `nn.Linear`.

@@ -30,6 +30,7 @@ _NOTABLE = 2.0  # standard errors from which on a difference between predictors 
 _NEGLIGIBLE = 1e-3  # nats of NLL that matter to nobody, however sure they are
 _NOTICEABLE = 0.02  # nats of NLL that should be looked into, however unsure they are
 _MAX_RHAT = 1.01
+_LONG_CHAIN = 50  # draws from which on R-hat of chains can be expected to be below that
 _FEW_DIVERGENCES = 1e-3  # share of trajectories
 
 
@@ -97,10 +98,13 @@ class Verdict:
     def __str__(self) -> str:
         """Two lines for people."""
         state = "trusted" if self.trusted else "not trusted"
-        facts = [
-            f"predictions {self.drift.distance:.4f} from the exact posterior's (20 exact draws: {self.drift.few_draws:.4f})",
-            f"acceptance {self.drift.accept_rate:.2f}",
-        ]
+        drift, facts = self.drift, []
+        if drift.moved:
+            facts.append(
+                f"predictions {drift.distance:.4f} from the exact posterior's, where 20 exact draws would be "
+                f"{drift.few_draws:.4f} off and {drift.tolerance:.4f} are allowed"
+            )
+        facts.append(f"acceptance {drift.accept_rate:.2f}")
         if self.khat is not None and self.ess is not None:
             facts.append(f"k-hat {self.khat:.2f}, {self.ess:.0f} of {self.num_draws} draws effective")
         if self.rhat is not None:
@@ -177,6 +181,8 @@ def _check_posterior(target: Target, posterior: Posterior) -> None:
             f"`posterior` must have the {target.dim} dimensions of the target, got {posterior.dim}. "
             "Pass the target that it was fitted to."
         )
+    if isinstance(posterior, SamplePosterior):
+        check_like("posterior.samples", posterior.samples, target.data.inputs, "`target.data.inputs`")
 
 
 def _check_inputs(target: Target, inputs: Tensor) -> None:
@@ -217,7 +223,7 @@ def _samples(posterior: SamplePosterior, run: HmcFit | None) -> dict[str, Any]:
     if run is not None:
         largest: float | None = run.rhat if run.nested_rhat is None else run.nested_rhat
     else:
-        known = posterior.num_chains is not None and posterior.num_chains > 1 and posterior.draws.shape[1] >= 4
+        known = posterior.num_chains is not None and posterior.num_chains > 1 and posterior.draws.shape[1] >= _LONG_CHAIN
         largest = float(rhat(posterior.draws).max()) if known else None
     return {
         "khat": None,
@@ -236,7 +242,8 @@ def _drift_reason(drift: Drift) -> str | None:
     if not drift.moved:
         return (
             f"chains that start at its draws are still on their way (acceptance {drift.accept_rate:.2f}, trajectories of "
-            f"{drift.length:.2f} radians, variances growing by {drift.growth:.2f}), so it is far from the exact posterior."
+            f"{drift.length:.2f} radians{', variances still growing' if drift.growing else ''}), so it is far from the "
+            "exact posterior."
         )
     if not drift.exact:
         return (

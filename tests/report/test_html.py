@@ -31,7 +31,7 @@ NAMES = (NETWORK, TEMPERATURE, AT_NETWORK, RECENTRED, PAPER, BURNISH)
 def make_verdict(trusted=True, reason="held-out NLL 0.1400.", held_out=True):
     scores = (Score(0.21, 0.03), Score(0.15, 0.02), Score(0.14, None))
     found = HeldOut(50, *scores, *(0.07, 0.01), *(0.01, 0.01)) if held_out else None
-    drift = Drift(0.004, 0.002, 0.03, 0.8, 1.5, 1.0, 96, 800)
+    drift = Drift(0.004, 0.002, 0.03, 0.8, 1.5, False, 96, 800)
     return Verdict(trusted, reason, drift, 0.31, 800.0, 1000, -105.0, 2.0, 0.1, held_out=found)
 
 

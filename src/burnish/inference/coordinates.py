@@ -8,7 +8,7 @@ from torch import Tensor
 
 from burnish.bijections import Affine
 from burnish.errors import FitError
-from burnish.posteriors import FlowPosterior, Gaussian, Posterior
+from burnish.posteriors import FlowPosterior, Gaussian, Posterior, SamplePosterior
 from burnish.scales import Dense, Diagonal
 
 __all__ = ["Density"]
@@ -43,7 +43,9 @@ class Coordinates:
         if isinstance(posterior, FlowPosterior):
             bent = any(not isinstance(bijection, Affine) for bijection in posterior.bijections)
             return cls(posterior, "flow" if bent else "affine")
-        if not isinstance(posterior, Gaussian):
+        if isinstance(posterior, SamplePosterior):
+            posterior = moments(posterior.samples)
+        elif not isinstance(posterior, Gaussian):
             posterior = moments(posterior.sample(_MOMENT_DRAWS, generator=generator))
         return cls(FlowPosterior(posterior, ()), "affine")
 
@@ -89,6 +91,8 @@ def moments(draws: Tensor) -> Gaussian:
     Shrunk a little towards the diagonal: estimates from few draws are too narrow along some directions.
     """
     count, dim = draws.shape
+    if count < 2:
+        raise FitError("one draw has no spread to take coordinates from; give more, or a Gaussian.")
     mean, centred = draws.double().mean(0), draws.double() - draws.double().mean(0)
     variance = centred.square().sum(0) / (count - 1)
     _check_spread(variance)

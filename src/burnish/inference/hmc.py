@@ -17,6 +17,7 @@ from burnish.inference.sampler import State, advance, begin, retreat
 from burnish.noise import check_generator
 from burnish.posteriors import FlowPosterior, Gaussian, Posterior, SamplePosterior
 from burnish.progress import Stages
+from burnish.target import Target
 
 __all__ = ["HmcFit", "fit_hmc"]
 
@@ -90,11 +91,12 @@ def fit_hmc(
         target: anything with `dim` and `log_prob_and_grad(theta)`, such as a `Target`.
         start: a posterior, to draw the chains' starts from and to sample in its coordinates: a Gaussian whitens, a flow
             unbends, and its coordinates are left for affine ones if more than a few trajectories diverge in them. Or starts
-            (C, d), or one for all (d,), or None for standard normal ones in float64; then coordinates are found during the
-            warm-up.
+            (C, d), or one for all (d,), or None for standard normal ones, in float64 unless the data of a `Target` are not;
+            then coordinates are found during the warm-up.
         generator: on the device of the start.
         num_chains: moved together, one matrix product for all.
-        num_superchains: places at which chains start together, for nested R-hat; 16 from 256 chains on when not given.
+        num_superchains: places at which chains start together, for nested R-hat; 16 from 256 chains on when not given,
+            unless every chain has a start of its own.
         num_warmup: transitions in which step size, trajectory length and coordinates adapt; they are not kept.
         min_draws: of each chain before the rule is first looked at.
         max_draws: of each chain at most.
@@ -103,7 +105,7 @@ def fit_hmc(
         min_ess: of the rule.
         target_accept: mean acceptance probability that the step size aims at; higher is slower and diverges less.
         checkpoint: a file to keep the state in. Where it exists, sampling goes on from it, to the same draws as if it had
-            never stopped; the generator is set to the state it had.
+            never stopped, whatever `start` is; the generator is set to the state it had.
         checkpoint_seconds: between writing it, at least.
         progress: whether to show a bar with R-hat and effective sample size, if on a terminal.
 
@@ -112,16 +114,25 @@ def fit_hmc(
         FitError: where the time is up before the warm-up is over.
     """
     began = time.perf_counter()
-    min_draws, num_superchains = _check_numbers(num_chains, num_superchains, min_draws, max_draws)
+    together = not isinstance(start, Tensor) or start.ndim != 2 or len(start) != num_chains
+    min_draws, num_superchains = _check_numbers(num_chains, num_superchains, together, min_draws, max_draws)
     rule = _Rule(max_rhat, min_ess, num_superchains, min_draws, max_draws, max_seconds)
     options = {"num_chains": num_chains, "num_superchains": num_superchains, "target_accept": target_accept}
-    options |= {"num_warmup": num_warmup}
+    adapting = start is None or isinstance(start, Tensor)
+    least, usual = (_MIN_WARMUP_ADAPTING, _WARMUP_ADAPTING) if adapting else (_MIN_WARMUP, _WARMUP)
+    options["num_warmup"] = usual if num_warmup is None else num_warmup
+    check_at_least(
+        "num_warmup", options["num_warmup"], least, "Step size and coordinates cannot adapt in fewer transitions."
+    )
     if not 0.0 < target_accept < 1.0:
         raise ValueError(f"`target_accept` must lie between 0 and 1, got {target_accept}. Try 0.8, or 0.95 on divergences.")
     check_positive("checkpoint_seconds", checkpoint_seconds)
-    state = _start(target, start, num_superchains, num_warmup, options, generator)
+    state = _start(target, start, options, generator)
+    z = state.chains.z
+    size = 3 * min_draws * z.numel() * z.element_size()  # as they come, by chain, and sorted to look at them
+    check_memory(f"{min_draws} draws of {num_chains} chains", size, z.device, "use fewer chains.")
     if checkpoint is not None and os.path.exists(checkpoint):
-        state = read_checkpoint(checkpoint, target, state.chains.z, generator, options)
+        state = read_checkpoint(checkpoint, target, z, generator, options)
     file = None if checkpoint is None else _File(checkpoint, checkpoint_seconds, options)
     earlier, ended = state.seconds, rule.look(state)  # a run that is resumed may have ended before
     if file is not None and ended is None:
@@ -139,11 +150,11 @@ def fit_hmc(
 
 
 def _check_numbers(
-    num_chains: int, num_superchains: int | None, min_draws: int | None, max_draws: int
+    num_chains: int, num_superchains: int | None, together: bool, min_draws: int | None, max_draws: int
 ) -> tuple[int, int | None]:
     """Refuses counts that do not fit each other; the first look at the rule, and the superchains."""
     check_at_least("num_chains", num_chains, 2, "R-hat compares chains.")
-    if num_superchains is None and num_chains >= _MANY_CHAINS and num_chains % _SUPERCHAINS == 0:
+    if num_superchains is None and together and num_chains >= _MANY_CHAINS and num_chains % _SUPERCHAINS == 0:
         num_superchains = _SUPERCHAINS
     if num_superchains is not None:
         check_at_least("num_superchains", num_superchains, 2, "Nested R-hat compares superchains.")
@@ -151,6 +162,11 @@ def _check_numbers(
             raise ValueError(
                 f"`num_superchains` must divide `num_chains` ({num_chains}) into groups of at least two, got "
                 f"{num_superchains}. Pass a smaller divisor."
+            )
+        if not together:
+            raise ValueError(
+                f"`num_superchains` must come with chains that start together, got {num_superchains} with a `start` for each "
+                f"chain. Pass {num_superchains} starts, or leave it out."
             )
     check_at_least("max_draws", max_draws, 4, "R-hat needs that many draws of each chain.")
     if min_draws is None:
@@ -163,25 +179,21 @@ def _check_numbers(
 def _start(
     target: Density,
     start: Posterior | Tensor | None,
-    num_superchains: int | None,
-    num_warmup: int | None,
     options: dict[str, Any],
     generator: torch.Generator,
 ) -> State:
     """The chains where they start, in the coordinates they start in."""
     num_chains: int = options["num_chains"]
     adapting = start is None or isinstance(start, Tensor)
-    least, usual = (_MIN_WARMUP_ADAPTING, _WARMUP_ADAPTING) if adapting else (_MIN_WARMUP, _WARMUP)
-    num_warmup = usual if num_warmup is None else num_warmup
-    check_at_least("num_warmup", num_warmup, least, "Step size and coordinates cannot adapt in fewer transitions.")
     if not hasattr(target, "log_prob_and_grad") or not hasattr(target, "dim"):
         raise TypeError(
             f"`target` must have `dim` and `log_prob_and_grad(theta)`, got {type(target).__name__}. Pass a `Target`."
         )
-    num_places = num_superchains or num_chains
+    num_places = options["num_superchains"] or num_chains
     if start is None:
         check_generator(generator, getattr(generator, "device", torch.device("cpu")))
-        start = torch.randn(num_places, target.dim, generator=generator, device=generator.device, dtype=torch.float64)
+        dtype = target.data.inputs.dtype if isinstance(target, Target) else torch.float64
+        start = torch.randn(num_places, target.dim, generator=generator, device=generator.device, dtype=dtype)
     if isinstance(start, Tensor):
         theta = _check_starts(start, target.dim, num_places, num_chains)
         check_generator(generator, theta.device)
@@ -202,10 +214,10 @@ def _start(
             coordinates = Coordinates.of(start, generator=generator)
         except FitError as error:
             raise ValueError("`start` must vary in every direction, got samples that do not. Pass more.") from error
-    if hasattr(target, "data"):
+    if isinstance(target, Target):
         check_like("start", theta, target.data.inputs, "`target.data.inputs`")
     theta = theta.repeat_interleave(num_chains // len(theta), 0)
-    state = begin(target, coordinates, theta, num_warmup, adapting, options["target_accept"])
+    state = begin(target, coordinates, theta, options["num_warmup"], adapting, options["target_accept"])
     finite = torch.isfinite(state.chains.log_prob) & torch.isfinite(state.chains.grad).all(1)
     if not bool(finite.all()):
         first = int((~finite).nonzero()[0])

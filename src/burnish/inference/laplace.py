@@ -74,8 +74,10 @@ def fit_laplace(
 
 
 def choose_structure(target: Target) -> str:
-    """The structure to take when none is asked for: full where it costs a second, Kronecker-factored beyond."""
-    return "full" if target.dim <= _DENSE_DIM else "kron"
+    """The structure to take when none is asked for: full where it costs a second, beyond that what the prior allows."""
+    if target.dim <= _DENSE_DIM:
+        return "full"
+    return "diagonal" if isinstance(target.prior_precision, Tensor) and target.prior_precision.ndim else "kron"
 
 
 def _check_structure(target: Target, structure: str) -> None:

@@ -140,11 +140,11 @@ def _restart(state: State, target: Density, generator: torch.Generator) -> None:
 def window_ends(num_warmup: int, adapting: bool) -> set[int]:
     """Transitions after which coordinates change, with time left to adapt to the last ones.
 
-    Given coordinates are looked at twice, before and after the chains have found their places, and not in a short warm-up;
-    those that have to be found, in ever longer windows.
+    Given coordinates are looked at twice, before and after the chains have found their places; those that have to be found,
+    in ever longer windows.
     """
     if not adapting:
-        return {num_warmup // 3, 2 * num_warmup // 3} if num_warmup >= 2 * _FIRST_WINDOW else set()
+        return {num_warmup // 3, 2 * num_warmup // 3}
     ends, length, end = set(), float(_FIRST_WINDOW), _FIRST_WINDOW
     while end <= _SHARE * num_warmup:
         ends.add(end)
