@@ -165,8 +165,8 @@ def _check_numbers(
             )
         if not together:
             raise ValueError(
-                f"`num_superchains` must come with chains that start together, got {num_superchains} with a `start` for each "
-                f"chain. Pass {num_superchains} starts, or leave it out."
+                f"`num_superchains` must come with chains that start together, got {num_superchains} with a `start` for "
+                f"each chain. Pass {num_superchains} starts, or leave it out."
             )
     check_at_least("max_draws", max_draws, 4, "R-hat needs that many draws of each chain.")
     if min_draws is None:
