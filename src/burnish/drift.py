@@ -127,7 +127,7 @@ def _growing(draws: tuple[Tensor, ...], coordinates: Coordinates) -> bool:
     if not count:
         return False
     ratio = float((late[outgrown] / early[outgrown]).double().mean())
-    return ratio > max(_GROWTH, 1.0 + _GROWTH_ERROR / count**0.5)  # one ratio is known to a tenth or so
+    return ratio > max(_GROWTH, 1.0 + _GROWTH_ERROR / math.sqrt(count))  # one ratio is known to a tenth or so
 
 
 def _draws(posterior: Posterior, num_draws: int, generator: torch.Generator) -> Tensor:
