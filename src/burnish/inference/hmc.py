@@ -117,13 +117,12 @@ def fit_hmc(
     together = not isinstance(start, Tensor) or start.ndim != 2 or len(start) != num_chains
     min_draws, num_superchains = _check_numbers(num_chains, num_superchains, together, min_draws, max_draws)
     rule = _Rule(max_rhat, min_ess, num_superchains, min_draws, max_draws, max_seconds)
-    options = {"num_chains": num_chains, "num_superchains": num_superchains, "target_accept": target_accept}
     adapting = start is None or isinstance(start, Tensor)
     least, usual = (_MIN_WARMUP_ADAPTING, _WARMUP_ADAPTING) if adapting else (_MIN_WARMUP, _WARMUP)
-    options["num_warmup"] = usual if num_warmup is None else num_warmup
-    check_at_least(
-        "num_warmup", options["num_warmup"], least, "Step size and coordinates cannot adapt in fewer transitions."
-    )
+    num_warmup = usual if num_warmup is None else num_warmup
+    check_at_least("num_warmup", num_warmup, least, "Step size and coordinates cannot adapt in fewer transitions.")
+    options: dict[str, Any] = {"num_chains": num_chains, "num_superchains": num_superchains, "num_warmup": num_warmup}
+    options["target_accept"] = target_accept
     if not 0.0 < target_accept < 1.0:
         raise ValueError(f"`target_accept` must lie between 0 and 1, got {target_accept}. Try 0.8, or 0.95 on divergences.")
     check_positive("checkpoint_seconds", checkpoint_seconds)
