@@ -10,7 +10,7 @@ import json
 import re
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -160,19 +160,15 @@ def refine_stages() -> str:
 def hmc_weights() -> str:
     """Seconds to convergence, and MMD to a run of HMC against the range of chain-wise re-splits of two runs."""
     record = load("hmc-cuda")
-    groups: dict[tuple[float, str], list[dict[str, Any]]] = {}
-    for row in record["results"]["all data"]:
-        groups.setdefault((row["precision"], row["posterior"]), []).append(row)
     rows = []
-    for (precision, name), part in groups.items():
-        if name == "HMC, run 1":
-            continue
+    for precision, name, part in _by_posterior(record["results"]["all data"], "HMC, run 1"):
         values = " / ".join(f"{1e5 * row['mmd']:.1f}" for row in part)
         inside = f"{sum(row['inside'] for row in part)} of {len(part)}"
-        seconds = f"{statistics.median(row['seconds'] for row in part):.1f}"
         worst = max((row["rhat"] for row in part if row["rhat"]), default=None)
         label = "HMC, another run" if name == "HMC, run 2" else name
-        rows.append([f"{precision:g}: {label}", values, inside, "" if worst is None else f"{worst:.3f}", seconds])
+        rows.append(
+            [f"{precision:g}: {label}", values, inside, "" if worst is None else f"{worst:.4f}", _median_seconds(part)]
+        )
     header = ["prior precision: posterior", "10^5 MMD², by network", "inside the 99 % range", "R-hat", "seconds"]
     return markdown(header, rows) + _origin(record)
 
@@ -180,19 +176,27 @@ def hmc_weights() -> str:
 def hmc_predictions() -> str:
     """Predictive distance to a long run of HMC: with 20 draws by that of 20 draws of HMC, and with many."""
     record = load("hmc-cuda")
-    groups: dict[tuple[float, str], list[dict[str, Any]]] = {}
-    for row in record["results"]["few points"]:
-        groups.setdefault((row["precision"], row["posterior"]), []).append(row)
     rows = []
-    for (precision, name), part in groups.items():
-        if name == "HMC, long":
-            continue
+    for precision, name, part in _by_posterior(record["results"]["few points"], "HMC, long"):
         ratio, many = (" / ".join(f"{row[key]:{form}}" for row in part) for key, form in (("ratio", ".2f"), ("many", ".4f")))
         trusted = f"{sum(row['trusted'] for row in part)} of {len(part)}"
-        seconds = f"{statistics.median(row['seconds'] for row in part):.1f}"
-        rows.append([f"{precision:g}: {name}", ratio, many, trusted, seconds])
+        rows.append([f"{precision:g}: {name}", ratio, many, trusted, _median_seconds(part)])
     header = ["prior precision: rung", "20 draws, by 20 of HMC", "many draws", "trusted", "seconds"]
     return markdown(header, rows) + _origin(record)
+
+
+def _by_posterior(rows: list[dict[str, Any]], reference: str) -> Iterator[tuple[float, str, list[dict[str, Any]]]]:
+    """Prior precision, posterior, and its rows of all networks; without the posterior that the others are compared with."""
+    groups: dict[tuple[float, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault((row["precision"], row["posterior"]), []).append(row)
+    for (precision, name), part in groups.items():
+        if name != reference:
+            yield precision, name, part
+
+
+def _median_seconds(rows: list[dict[str, Any]]) -> str:
+    return f"{statistics.median(row['seconds'] for row in rows):.1f}"
 
 
 def verdicts() -> str:
@@ -234,7 +238,7 @@ def nuts() -> str:
             name,
             " / ".join(f"{row['ess_per_second']:.3g}" for row in part),
             f"{statistics.median(row['seconds'] for row in part):.0f}",
-            f"{max(row['rhat'] for row in part):.3f}" if all(row["rhat"] for row in part) else "",
+            f"{max(row['rhat'] for row in part):.4f}" if all(row["rhat"] for row in part) else "",
         ]
         for name, part in best.items()
     ]

@@ -150,7 +150,15 @@ def all_cases(
             target = Target.last_layer(inputs[index], targets[index], prior_precision=precision)
             yield classification_case(name, target, test_inputs, seed)
     outputs = torch.nn.functional.one_hot(labels, 10).float()
-    regressed = {"d = 10": (projected, outputs[:, :2]), "d = 850": (last, outputs), "d = 2570": (early, outputs)}
+    random = torch.randn(early[0].shape[1], 999, generator=make_generator(seed)).to(device) / early[0].shape[1] ** 0.5
+    wide = tuple((part @ random).relu() for part in early)
+    pooled = torch.nn.functional.adaptive_avg_pool2d(images, 10).flatten(1)
+    regressed = {
+        "d = 10": (projected, outputs[:, :2]),
+        "d = 850": (last, outputs),
+        "d = 2570": (early, outputs),
+        "d = 100000": (wide, pooled / pooled.std()),  # coarse images from random features of the network's
+    }
     for name, ((inputs, test_inputs), targets) in regressed.items():
         name = f"{name}, regression"
         if names is None or name in names:
@@ -194,30 +202,37 @@ def classification_case(name: str, target: Target, inputs: Tensor, seed: int) ->
 
 def regression_case(name: str, target: Target, inputs: Tensor, seed: int) -> tuple[Case, Variants]:
     """The Gaussian is exact, and so are its predictions: normal distributions."""
-    posterior = fit_laplace(target).posterior
+    posterior = fit_laplace(target, structure="kron" if target.dim > 20_000 else "full").posterior  # both are exact
     generator = make_generator(100 + seed, inputs.device)
-    exact = predict_normals(target, posterior, inputs)
+    exact = predict_normals(target, inputs)
     sets = [SamplePosterior(posterior.sample(FEW, generator=generator)) for _ in range(NUM_SETS)]
     few = sum(float(normal_distance(target, part, inputs, exact)) for part in sets) / NUM_SETS
     case = Case(name, target, inputs, exact, few)
 
     def posteriors() -> Variants:
         yield "exact Gaussian", "density", posterior
-        yield from spoilt(posterior, posterior.sample(4000, generator=generator), target, seed)
+        yield from spoilt(posterior, posterior.sample(num_draws(target), generator=generator), target, seed)
 
     return case, posteriors()
+
+
+def num_draws(target: Target) -> int:
+    """Of an exact Gaussian or a density, as many as memory allows."""
+    return min(4000, 10**8 // target.dim)
 
 
 def spoilt(posterior: Posterior, draws: Tensor, target: Target, seed: int) -> Variants:
     """Too narrow, too wide, off along random and leading directions and in every parameter, without biases."""
     kind = "samples" if isinstance(posterior, SamplePosterior) else "density"
     mean, ones = draws.double().mean(0), torch.ones_like(draws[0])
-    for factor in (0.9, 0.7, 0.5, 1.1, 1.3, 2.0):
+    for factor in (0.9, 0.7, 0.5, 0.3, 0.1, 0.03, 0.01, 1.1, 1.3, 2.0):
         yield f"width x {factor:g}", kind, moved(posterior, ((1.0 - factor) * mean).to(ones), factor * ones)
     generator = make_generator(400 + seed, draws.device)
     centred = draws.double() - mean
     leading = torch.linalg.svd(centred, full_matrices=False).Vh[0]
     random = torch.randn(mean.shape, generator=generator, device=mean.device, dtype=torch.float64)
+    if kind == "samples":
+        yield "a single point", kind, SamplePosterior(posterior.samples[:1].repeat(NUM_SAMPLES, 1))
     for name, direction in (("random", random / random.norm()), ("leading", leading)):
         std = (centred @ direction).std()
         for size in (0.5, 1.0):
@@ -256,24 +271,16 @@ def predict_probs(target: Target, posterior: Posterior, inputs: Tensor, count: i
     return predict(target.model, posterior, inputs, num_samples=count, generator=generator, keep_samples=False).probs
 
 
-def predict_normals(target: Target, posterior: Gaussian, inputs: Tensor) -> Tensor:
-    """Means and standard deviations (2, M, C) of exact predictions."""
-    head, likelihood = target.model.head, target.model.likelihood
-    assert isinstance(likelihood, GaussianNoise)
-    mean = target.model(posterior.mean, inputs)
-    augmented = head.augment(inputs).double()
-    variances = []
-    size = head.num_features + head.bias
-    covariance = posterior.scale.covariance().double()
-    for output in range(head.num_outputs):
-        matrix = torch.zeros(head.num_outputs, size, device=inputs.device)
-        matrix[output] = torch.arange(1, size + 1, device=inputs.device)
-        flat = head.from_matrix(matrix)
-        index = flat.nonzero().squeeze(1)
-        index = index[flat[index].argsort()]
-        block = covariance[index][:, index]
-        variances.append(((augmented @ block) * augmented).sum(1) + likelihood.std**2)
-    return torch.stack([mean.double(), torch.stack(variances, 1).sqrt()])
+def predict_normals(target: Target, inputs: Tensor) -> Tensor:
+    """Means and standard deviations (2, M, C) of exact predictions, by the normal equations, which all outputs share."""
+    head, variance = target.model.head, target.model.likelihood.std**2
+    train, test = (head.augment(part).double() for part in (target.data.inputs, inputs))
+    gram = train.T @ train / variance
+    gram.diagonal().add_(target.prior_precision)
+    factor = torch.linalg.cholesky(gram)
+    mean = test @ torch.cholesky_solve(train.T @ target.data.targets.double(), factor) / variance
+    spread = torch.linalg.solve_triangular(factor, test.T, upper=False).square().sum(0) + variance
+    return torch.stack([mean, spread.sqrt().unsqueeze(1).expand_as(mean)])
 
 
 def normal_distance(target: Target, posterior: Posterior, inputs: Tensor, exact: Tensor) -> float:
@@ -284,7 +291,8 @@ def normal_distance(target: Target, posterior: Posterior, inputs: Tensor, exact:
     grid = torch.linspace(-6.0, 6.0, 241, device=inputs.device, dtype=torch.float64)
     points = mean.unsqueeze(-1) + std.unsqueeze(-1) * grid
     generator = make_generator(1, inputs.device)
-    theta = posterior.samples if isinstance(posterior, SamplePosterior) else posterior.sample(4000, generator=generator)
+    samples = isinstance(posterior, SamplePosterior)
+    theta = posterior.samples if samples else posterior.sample(num_draws(target), generator=generator)
     density = torch.zeros_like(points)
     for part in theta.split(20):
         outputs = target.model(part, inputs).double().unsqueeze(-1)

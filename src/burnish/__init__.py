@@ -8,6 +8,7 @@ from burnish.drift import Drift
 from burnish.errors import FitError
 from burnish.features import Backbone, extract_features, split_last_layer
 from burnish.heads import LinearHead, Model
+from burnish.held_out import HeldOut, Score
 from burnish.inference.coordinates import Density
 from burnish.inference.flow import FlowFit, default_bijections, fit_flow, paper_protocol
 from burnish.inference.hmc import HmcFit, fit_hmc
@@ -24,7 +25,7 @@ from burnish.predictive import Prediction, predict
 from burnish.refine import refine
 from burnish.scales import Dense, Diagonal, Kronecker, Scale
 from burnish.target import Expansion, KroneckerCurvature, PriorCandidate, PriorTuning, SubsampledTarget, Target
-from burnish.verdict import HeldOut, Score, Verdict, judge
+from burnish.verdict import Verdict, judge
 
 __version__ = "0.1.0"
 

@@ -14,6 +14,7 @@ from burnish.drift import Drift
 from burnish.encoding import decode, encode
 from burnish.features import Backbone, call_network, place_of
 from burnish.heads import Model
+from burnish.held_out import HeldOut, Score
 from burnish.ladder import Rung
 from burnish.likelihoods import Bernoulli, Categorical, GaussianNoise
 from burnish.posteriors import KINDS as POSTERIOR_KINDS
@@ -21,7 +22,7 @@ from burnish.posteriors import FlowPosterior, Gaussian, SamplePosterior
 from burnish.predictive import Prediction, predict_at
 from burnish.storage import Fingerprint, check_fingerprint, fingerprint, read_file, write_file
 from burnish.target import PriorCandidate, PriorTuning
-from burnish.verdict import HeldOut, Score, Verdict
+from burnish.verdict import Verdict
 
 __all__ = ["BayesianNetwork", "Refinement", "load"]
 
@@ -57,6 +58,8 @@ class Refinement:
                 raise TypeError(f"`{name}` must be a {kind.__name__}, got {type(getattr(self, name)).__name__}.")
         if not isinstance(self.posterior, Gaussian | FlowPosterior | SamplePosterior) or not isinstance(self.head, str):
             raise TypeError("`posterior` must be a posterior and `head` a name.")
+        if not self.rungs or not all(isinstance(rung, Rung) for rung in self.rungs):
+            raise TypeError(f"`rungs` must hold at least one Rung, got {self.rungs!r}.")
         dim = self.model.head.dim
         if self.samples.ndim != 2 or len(self.samples) == 0 or self.samples.shape[1] != dim:
             raise ValueError(f"`samples` must have shape (S, {dim}) for this head, got {tuple(self.samples.shape)}.")

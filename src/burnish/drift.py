@@ -31,6 +31,7 @@ _PRODUCTS = 2**30  # multiplications for one gradient, where that allows between
 _PREDICTION_ENTRIES = 2**13  # probabilities looked at for each draw: as many inputs as that allows
 _SPREADS = 0.05, 20.0  # standard deviations of samples, by those of a Laplace posterior, that are believed
 _MAX_SAMPLES = 4000  # of a posterior that is samples
+_MOMENT_DRAWS = 500  # of a density that is neither a Gaussian nor a flow
 _FEW, _NUM_SETS, _NUM_SPLITS = 20, 64, 16
 _NUM_BINS = 20  # that the targets of a regression are cut into
 _MATTERS = 0.01  # total variation distance that matters, however little noise there is
@@ -81,7 +82,7 @@ def measure_drift(target: Target, posterior: Posterior, inputs: Tensor, *, gener
     num_chains = min(96, max(16, _PRODUCTS // (len(target.data) * head.dim)))
     coordinates = _coordinates(target, posterior, generator)
     starts = posterior.sample(num_chains, generator=generator)
-    state = begin(target, coordinates, starts, _NUM_WARMUP, False, _TARGET_ACCEPT)
+    state = begin(target, coordinates, starts, _NUM_WARMUP, target_accept=_TARGET_ACCEPT)
     for _ in range(_NUM_WARMUP + _NUM_KEPT):
         advance(state, target, generator=generator, max_steps=_MAX_STEPS)
     assert state.accepted is not None
@@ -109,11 +110,11 @@ def measure_drift(target: Target, posterior: Posterior, inputs: Tensor, *, gener
 
 
 def _coordinates(target: Target, posterior: Posterior, generator: torch.Generator) -> Coordinates:
-    """Those of the posterior; samples have none of their own, but moments in the coordinates of a Laplace posterior."""
-    if not isinstance(posterior, SamplePosterior):
+    """Those of a Gaussian or a flow; others have none, but moments in the coordinates of a Laplace posterior."""
+    if isinstance(posterior, Gaussian | FlowPosterior):
         return Coordinates.of(posterior, generator=generator)
     laplace = fit_laplace(target, structure=choose_structure(target)).posterior
-    white = laplace.scale.solve(posterior.samples - laplace.mean)
+    white = laplace.scale.solve(_draws(posterior, _MOMENT_DRAWS, generator) - laplace.mean)
     base = Gaussian(white.mean(0), Diagonal(white.std(0, correction=0).clamp(*_SPREADS)))
     return Coordinates(FlowPosterior(base, (Affine(laplace.mean, laplace.scale),)), "affine")
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from burnish._checks import check_at_least, check_choice
 from burnish.bayesian_network import BayesianNetwork, Refinement
+from burnish.held_out import HeldOut, compare_held_out
 from burnish.inference.flow import fit_flow
 from burnish.inference.folds import make_folds
 from burnish.inference.selection import check_prior, choose_target
@@ -21,7 +22,7 @@ from burnish.problem import Problem, check_different, read_problem, warn_of_shar
 from burnish.progress import Stages
 from burnish.storage import fingerprint
 from burnish.target import Target
-from burnish.verdict import HeldOut, compare_held_out, with_held_out
+from burnish.verdict import with_held_out
 
 __all__ = ["refine"]
 

@@ -1,68 +1,26 @@
 """Whether to trust a posterior: whether its predictions are those of the exact one, and what points held out say of them."""
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from burnish import metrics
 from burnish._checks import check_at_least, check_finite, check_like, check_tensor
-from burnish.batches import Batch, mean_and_error, point_weights
 from burnish.convergence import rhat
 from burnish.diagnostics import importance, log_ratios
 from burnish.drift import Drift, measure_drift
-from burnish.heads import Model
+from burnish.held_out import HeldOut, held_out_reason
 from burnish.inference.hmc import HmcFit
-from burnish.likelihoods import GaussianNoise
+from burnish.inference.sampler import FEW_DIVERGENCES
 from burnish.posteriors import DensityPosterior, Posterior, SamplePosterior
 from burnish.target import Target
 
-__all__ = ["HeldOut", "Score", "Verdict", "judge"]
+__all__ = ["Verdict", "judge"]
 
-_Predictor = tuple[Model, Tensor]  # and the parameters (S, d) that it is averaged over
-
-_ENTRIES = 2**27  # outputs computed for the importance weights, where that allows between 100 and 1000 draws
-_CHUNK_ROWS = 1000  # held-out points whose outputs are computed at once
-_NOTABLE = 2.0  # standard errors from which on a difference between predictors counts
-_NEGLIGIBLE = 1e-3  # nats of NLL that matter to nobody, however sure they are
-_NOTICEABLE = 0.02  # nats of NLL that should be looked into, however unsure they are
+_ENTRIES = 2**27  # parameters or outputs of all importance draws, where that allows between 100 and 1000
 _MAX_RHAT = 1.01
 _LONG_CHAIN = 50  # draws from which on R-hat of chains can be expected to be below that
-_FEW_DIVERGENCES = 1e-3  # share of trajectories
-
-
-@dataclass(frozen=True)
-class Score:
-    """How a predictor did on points it was not fitted to."""
-
-    nll: float
-    """Mean negative log-likelihood, nats."""
-    ece: float | None
-    """Expected calibration error, 15 bins; None for regression."""
-
-
-@dataclass(frozen=True)
-class HeldOut:
-    """The network, temperature scaling and the result on the same held-out points.
-
-    What was fitted to some of these points was scored on the others, and the prior for a part was chosen by scores on the
-    other parts. For regression, the network has noise of the size of its training residuals, and the second has noise of the
-    size of its held-out residuals.
-    """
-
-    num_points: int
-    network: Score
-    temperature: Score
-    refined: Score
-    gain_over_network: float
-    """NLL of the network less that of the result."""
-    gain_over_network_error: float
-    """Its standard error over points."""
-    gain_over_temperature: float
-    gain_over_temperature_error: float
 
 
 @dataclass(frozen=True)
@@ -138,17 +96,21 @@ def judge(
         target: the log posterior.
         posterior: a Gaussian, a flow, or samples.
         inputs: features (M, P) to predict for; some of the training inputs when not given.
-        base: what it was refined from, for the gain in ELBO.
-        run: where samples come from: its R-hat and divergences enter the verdict, whatever part of its draws is judged.
+        base: what a density was refined from, for the gain in ELBO.
+        run: what samples come from: its R-hat and divergences enter the verdict, whatever part of its draws is judged.
         held_out: scores on held-out points; without them, nothing is said about whether the target itself is any good.
         num_draws: for importance weights and ELBO; by the size of the data when not given.
         generator: on the device of the posterior.
     """
     _check_posterior(target, posterior)
+    if run is not None and not isinstance(posterior, SamplePosterior):
+        raise ValueError("`run` must come with the samples it made, got a density beside it. Pass `run.posterior`.")
+    if base is not None and isinstance(posterior, SamplePosterior):
+        raise ValueError("`base` must come with a density that refines it, got samples beside it. Leave it out.")
     inputs = target.data.inputs if inputs is None else inputs
     _check_inputs(target, inputs)
     if num_draws is None:
-        entries = len(target.data) * target.model.head.num_outputs
+        entries = max(target.dim, len(target.data) * target.model.head.num_outputs)
         num_draws = min(1000, max(100, _ENTRIES // entries))
     check_at_least("num_draws", num_draws, 25, "The tail of the weights needs that many.")
     if isinstance(posterior, SamplePosterior):
@@ -164,7 +126,7 @@ def judge(
 
 def with_held_out(verdict: Verdict, held_out: HeldOut | None) -> Verdict:
     """The verdict on the posterior, and on the network that it is for; None where no points were held out."""
-    trusted, reason = _held_out_reason(held_out)
+    trusted, reason = held_out_reason(held_out)
     if not verdict.trusted:
         trusted, reason = False, verdict.reason
     return replace(verdict, trusted=trusted, reason=reason, held_out=held_out)
@@ -257,78 +219,6 @@ def _chains_reason(numbers: dict[str, Any]) -> str | None:
     """What is wrong with the chains that samples come from, if anything."""
     if numbers.get("rhat") is not None and not numbers["rhat"] < _MAX_RHAT:
         return f"its chains have not converged: R-hat {numbers['rhat']:.3f} after {numbers['num_draws']} draws."
-    if numbers.get("divergences") and numbers["divergences"] > _FEW_DIVERGENCES * numbers["num_draws"]:
+    if numbers.get("divergences") and numbers["divergences"] > FEW_DIVERGENCES * numbers["num_draws"]:
         return f"{numbers['divergences']} of {numbers['num_draws']} trajectories diverged, so regions may be missing."
     return None
-
-
-def _held_out_reason(held_out: HeldOut | None) -> tuple[bool, str]:
-    """Trusted where the points show no harm: not worse than the network, not clearly worse than temperature scaling."""
-    if held_out is None:
-        return False, "no held-out data was given, so nothing shows that it predicts better than the network did."
-    rival = "temperature scaling" if held_out.network.ece is not None else "the network with its noise re-estimated"
-    # rounded here, and zero added: a tiny negative number would print as -0.0000
-    scores = (held_out.network, held_out.temperature, held_out.refined)
-    network, scaled, refined = (round(score.nll, 4) + 0.0 for score in scores)
-    others = f"the network {network:.4f}, {rival} {scaled:.4f}"
-    numbers = f"held-out NLL {refined:.4f}, {others} ({held_out.num_points:,} points)."
-    over_network = _compare(held_out.gain_over_network, held_out.gain_over_network_error)
-    over_rival = _compare(held_out.gain_over_temperature, held_out.gain_over_temperature_error)
-    if over_network == "worse":
-        return False, f"it predicts worse than the network: {numbers}"
-    if over_network == "perhaps worse":
-        return False, f"so few points cannot tell it from the network, and it looks worse: {numbers}"
-    if over_rival == "worse":
-        return False, f"it predicts worse than {rival}: {numbers}"
-    equal = [name for name, found in (("the network", over_network), (rival, over_rival)) if found != "better"]
-    return True, numbers + (f" It cannot be told from {' or '.join(equal)}." if equal else "")
-
-
-def _compare(gain: float, error: float) -> str:
-    """In words; where there is no number, the worst is assumed."""
-    if gain > _NOTABLE * error:
-        return "better"
-    clear = not gain >= -_NOTABLE * error
-    if gain >= (-_NEGLIGIBLE if clear else -_NOTICEABLE):
-        return "equal"
-    return "worse" if clear else "perhaps worse"
-
-
-@torch.no_grad()
-def compare_held_out(
-    parts: Sequence[Batch],
-    *,
-    network: Sequence[_Predictor],
-    temperature: Sequence[_Predictor],
-    refined: Sequence[_Predictor],
-) -> HeldOut:
-    """Scores three predictors on parts of the held-out points; each may have been fitted anew for every part."""
-    log_probs: list[Tensor] = []
-    scores: list[Score] = []
-    weights = torch.cat([point_weights(part) for part in parts]).double()
-    targets = torch.cat([part.targets for part in parts])
-    for predictors in (network, temperature, refined):
-        pairs = [_held_out_predictions(*predictor, part) for predictor, part in zip(predictors, parts, strict=True)]
-        log_probs.append(torch.cat([log_prob for log_prob, _ in pairs]))
-        probs = [prob for _, prob in pairs if prob is not None]
-        ece = metrics.ece(torch.cat(probs), targets) if probs else None
-        scores.append(Score(-float(weights @ log_probs[-1] / weights.sum()), ece))
-    gains = [mean_and_error(log_probs[2] - rival, weights) for rival in log_probs[:2]]
-    return HeldOut(len(targets), scores[0], scores[1], scores[2], *gains[0], *gains[1])
-
-
-def _held_out_predictions(model: Model, theta: Tensor, batch: Batch) -> tuple[Tensor, Tensor | None]:
-    """Log predictive density of every point, and its class probabilities where there are classes."""
-    likelihood = model.likelihood
-    targets = likelihood.check_targets(batch.targets, model.head.num_outputs)
-    log_probs, probs = [], []
-    for start in range(0, len(batch), _CHUNK_ROWS):
-        labels = targets[start : start + _CHUNK_ROWS]
-        outputs = model(theta, batch.inputs[start : start + _CHUNK_ROWS]).double()
-        if isinstance(likelihood, GaussianNoise):
-            log_probs.append(likelihood.log_prob(outputs, labels).logsumexp(0) - math.log(len(theta)))
-            continue
-        average = likelihood.average(outputs)  # logarithms throughout: a probability may be too small for a number
-        log_probs.append(likelihood.log_prob(average, labels))
-        probs.append(likelihood.probs(average))
-    return torch.cat(log_probs), torch.cat(probs) if probs else None

@@ -13,8 +13,10 @@ from burnish.bijections import Affine, Rotation, Shift, SinhArcsinh
 from burnish.convergence import ess_bulk, ess_tail, nested_rhat, rhat
 from burnish.encoding import encode
 from burnish.errors import FitError
+from burnish.inference.coordinates import Coordinates
 from burnish.inference.hmc import _MIN_WARMUP, _MIN_WARMUP_ADAPTING, _WARMUP, fit_hmc
 from burnish.inference.laplace import fit_laplace
+from burnish.inference.sampler import _relocate, begin
 from burnish.noise import make_generator
 from burnish.posteriors import KINDS, FlowPosterior, Gaussian, SamplePosterior
 from burnish.scales import Diagonal
@@ -79,7 +81,8 @@ class Island:
 
     def log_prob_and_grad(self, theta):
         inside = (theta.abs() < 10.0) | (theta == self.point)
-        return torch.where(inside, -0.5 * theta.square(), -math.inf).sum(-1), -theta
+        grad = torch.where(theta == self.point, 0.0, -theta)  # by that of a normal, a quarter turn would lead home
+        return torch.where(inside, -0.5 * theta.square(), -math.inf).sum(-1), grad
 
 
 class Itself:
@@ -361,6 +364,22 @@ def test_a_chain_that_cannot_move_is_sent_to_the_others():
     start = torch.tensor([[-1.0], [0.0], [Island.point], [1.0]], dtype=torch.float64)
     fit = sample(Island(), start, **ADAPTING)
     assert bool((fit.posterior.samples.abs() < 10.0).all())
+    assert fit.relocated == 1
+    assert sample(Island(), start[:2].repeat(2, 1), **ADAPTING).relocated == 0
+
+
+def test_a_chain_is_sent_to_its_own_superchain_where_one_moves():
+    state = begin(Normal(), Coordinates.of(standard(), generator=make_generator(0)), torch.zeros(8, 3).double(), 30)
+    state.chains_together = 4
+    state.chains = replace(state.chains, z=torch.arange(8.0).view(8, 1).expand(8, 3).double())
+    stuck = torch.tensor([True, True, False, True, True, True, True, True])
+    _relocate(state, stuck, make_generator(0))
+    assert state.chains.z[:, 0].tolist() == [2.0] * 8
+    assert state.relocated == 7
+    state.chains = replace(state.chains, z=torch.arange(8.0).view(8, 1).expand(8, 3).double())
+    _relocate(state, torch.tensor([True, False, False, False, False, False, False, True]), make_generator(0))
+    assert state.chains.z[0, 0] in (1.0, 2.0, 3.0)
+    assert state.chains.z[7, 0] in (4.0, 5.0, 6.0)
 
 
 # Interruptions
@@ -605,6 +624,31 @@ def test_a_warm_up_that_has_to_find_coordinates_needs_longer():
 def test_too_little_time_is_a_fit_error():
     message = complaint(FitError, Normal(), standard(), max_seconds=1e-6, num_warmup=40)
     assert re.search("`max_seconds` 1e-06 .* 1 transitions, before 40 of warm-up and 10 draws; allow more time", message)
+
+
+def test_a_run_that_had_too_little_time_can_be_given_more(eager):
+    options = eager | {"checkpoint_seconds": 1e9}  # so that only the end is written, beside the beginning
+    with pytest.raises(FitError):
+        sample(Normal(), standard(), max_seconds=1e-6, **options)
+    count = Counted(Normal())
+    resumed = sample(count, standard(), **options)
+    assert torch.equal(resumed.posterior.samples, sample(Normal(), standard()).posterior.samples)
+    assert resumed.seconds > 0.0
+
+
+@pytest.mark.parametrize("part", [0, 1])
+def test_densities_of_another_shape(part):
+    """A column of values would be broadcast, silently."""
+
+    class Column(Normal):
+        def log_prob_and_grad(self, theta):
+            found = list(super().log_prob_and_grad(theta))
+            found[part] = found[part].unsqueeze(-1)
+            return tuple(found)
+
+    message = complaint(ValueError, Column(), standard())
+    got = r"\(4, 1\) and \(4, 3\)" if part == 0 else r"\(4,\) and \(4, 3, 1\)"
+    assert re.search(rf"`target.log_prob_and_grad` must give .* \(4,\) and .* \(4, 3\), got {got}\.", message)
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])

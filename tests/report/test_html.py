@@ -15,13 +15,14 @@ import torch
 from burnish.batches import Batch
 from burnish.diagnostics import Elbo
 from burnish.drift import Drift
+from burnish.held_out import HeldOut, Score
 from burnish.ladder import Rung
 from burnish.metrics import Interval
 from burnish.noise import make_generator
 from burnish.predictive import Prediction
 from burnish.report import html
 from burnish.studies.digits import AT_NETWORK, BURNISH, NETWORK, PAPER, RECENTRED, TEMPERATURE, DigitsDemo, Row, Settings
-from burnish.verdict import HeldOut, Score, Verdict
+from burnish.verdict import Verdict
 
 HOSTILE = "<script>alert('x')</script>"
 VOID = {"meta", "link", "img", "br", "hr", "input"}

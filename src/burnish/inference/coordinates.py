@@ -75,6 +75,11 @@ class Coordinates:
             leaf = z.detach().requires_grad_()
             theta, logdet = self.flow.from_noise(leaf)
             value, grad = target.log_prob_and_grad(theta.detach())
+            if value.shape != logdet.shape or grad.shape != theta.shape:
+                raise ValueError(
+                    f"`target.log_prob_and_grad` must give log densities of shape {tuple(logdet.shape)} and gradients of "
+                    f"shape {tuple(theta.shape)}, got {tuple(value.shape)} and {tuple(grad.shape)}. One number for each row."
+                )
             pulled = torch.autograd.grad((theta * grad).sum() + logdet.sum(), leaf)[0]
         return theta.detach(), value.double() + logdet.detach(), pulled
 

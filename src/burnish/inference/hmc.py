@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from burnish._checks import check_at_least, check_like, check_memory, check_positive
-from burnish.convergence import ess_bulk, ess_tail, nested_rhat, rhat
+from burnish.convergence import ess_tail, rhat
 from burnish.errors import FitError
 from burnish.inference.checkpoint import read_checkpoint, write_checkpoint
 from burnish.inference.coordinates import Coordinates, Density
 from burnish.inference.sampler import State, advance, begin, retreat
+from burnish.inference.stopping import Rule, stacked
 from burnish.noise import check_generator
 from burnish.posteriors import FlowPosterior, Gaussian, Posterior, SamplePosterior
 from burnish.progress import Stages
@@ -25,8 +26,6 @@ _WARMUP, _WARMUP_ADAPTING = 90, 400  # transitions, where coordinates are given 
 _MIN_WARMUP, _MIN_WARMUP_ADAPTING = 30, 60
 _MANY_CHAINS, _SUPERCHAINS = 256, 16  # chains from which on they are taken to be short, and how many places they start at
 _MIN_DRAWS, _MIN_DRAWS_NESTED = 50, 5
-_GROWTH = 1.5  # of the number of draws between two looks at the rule
-_SCREENED = 64  # parameters that are looked at first
 _PATIENCE = 20.0  # at least so many times as long as writing a checkpoint takes is sampled between two of them
 
 
@@ -51,6 +50,10 @@ class HmcFit:
     accept_rate: float
     divergences: int
     """Trajectories after the warm-up whose energy error was beyond all bounds."""
+    relocated: int
+    """Chains that could not move in a part of the warm-up and were put where another one was: where they started, there may
+    be a mode that is now missing.
+    """
     coordinates: str
     """"flow", "affine", or "adapted"; "affine after flow" where too many trajectories diverged in a flow's."""
     step_size: float
@@ -105,7 +108,8 @@ def fit_hmc(
         min_ess: of the rule.
         target_accept: mean acceptance probability that the step size aims at; higher is slower and diverges less.
         checkpoint: a file to keep the state in. Where it exists, sampling goes on from it, to the same draws as if it had
-            never stopped, whatever `start` is; the generator is set to the state it had.
+            never stopped, whatever `start` is; the generator is set to the state it had. A process that is killed while it
+            writes leaves the old state in place, and a `.burnish-*.tmp` beside it that may be deleted.
         checkpoint_seconds: between writing it, at least.
         progress: whether to show a bar with R-hat and effective sample size, if on a terminal.
 
@@ -116,7 +120,7 @@ def fit_hmc(
     began = time.perf_counter()
     together = not isinstance(start, Tensor) or start.ndim != 2 or len(start) != num_chains
     min_draws, num_superchains = _check_numbers(num_chains, num_superchains, together, min_draws, max_draws)
-    rule = _Rule(max_rhat, min_ess, num_superchains, min_draws, max_draws, max_seconds)
+    rule = Rule(max_rhat, min_ess, num_superchains, min_draws, max_draws, max_seconds)
     adapting = start is None or isinstance(start, Tensor)
     least, usual = (_MIN_WARMUP_ADAPTING, _WARMUP_ADAPTING) if adapting else (_MIN_WARMUP, _WARMUP)
     num_warmup = usual if num_warmup is None else num_warmup
@@ -140,11 +144,14 @@ def fit_hmc(
         while ended is None:
             advance(state, target, generator=generator)
             state.seconds = earlier + time.perf_counter() - began
-            ended = None if rule.due(state) and retreat(state, target, generator=generator) else rule.look(state)
-            stage.describe(rule.describe(state))
+            retreated = rule.due(state) and retreat(state, target, generator=generator)
             if file is not None:
-                file.write(state, generator, now=ended is not None)
-    fit = rule.result(state, ended)
+                file.write(state, generator, now=rule.late(state))  # before the rule may raise: more time can be given
+            ended = None if retreated else rule.look(state)
+            stage.describe(rule.describe(state))
+    if file is not None:
+        file.write(state, generator, now=True)
+    fit = _result(state, rule, ended)
     return replace(fit, seconds=earlier + time.perf_counter() - began)
 
 
@@ -216,7 +223,15 @@ def _start(
     if isinstance(target, Target):
         check_like("start", theta, target.data.inputs, "`target.data.inputs`")
     theta = theta.repeat_interleave(num_chains // len(theta), 0)
-    state = begin(target, coordinates, theta, options["num_warmup"], adapting, options["target_accept"])
+    state = begin(
+        target,
+        coordinates,
+        theta,
+        options["num_warmup"],
+        adapting=adapting,
+        target_accept=options["target_accept"],
+        chains_together=num_chains // num_places,
+    )
     finite = torch.isfinite(state.chains.log_prob) & torch.isfinite(state.chains.grad).all(1)
     if not bool(finite.all()):
         first = int((~finite).nonzero()[0])
@@ -229,10 +244,11 @@ def _start(
 
 
 def _check_starts(start: Tensor, dim: int, num_places: int, num_chains: int) -> Tensor:
+    shapes = " or ".join(f"({count}, {dim})" for count in sorted({num_places, num_chains}))
     if start.shape[-1:] != (dim,) or start.ndim > 2 or (start.ndim == 2 and len(start) not in (num_places, num_chains)):
         raise ValueError(
-            f"`start` must have shape ({dim},) or ({num_places}, {dim}), got {tuple(start.shape)}. "
-            "Pass one row for each chain, or for each superchain."
+            f"`start` must have shape ({dim},) or {shapes}, got {tuple(start.shape)}. "
+            "Pass one row for all chains, one for each, or one for each superchain."
         )
     if not start.is_floating_point():
         raise TypeError(f"`start` must be floating point, got {start.dtype}. Convert it.")
@@ -260,95 +276,27 @@ class _File:
             self.cost = self.written - began
 
 
-@dataclass
-class _Rule:
-    """When to stop, and what was seen when it was last looked at."""
-
-    max_rhat: float
-    min_ess: float
-    num_superchains: int | None
-    min_draws: int
-    max_draws: int
-    max_seconds: float | None
-    rhat: float = float("nan")
-    nested_rhat: float | None = None
-    ess: float = float("nan")
-
-    def __post_init__(self) -> None:
-        check_positive("max_rhat", self.max_rhat)
-        if self.max_rhat <= 1.0:
-            raise ValueError(f"`max_rhat` must be above 1, got {self.max_rhat}. R-hat of perfect chains is 1.")
-        check_positive("min_ess", self.min_ess)
-        if self.max_seconds is not None:
-            check_positive("max_seconds", self.max_seconds)
-
-    def due(self, state: State) -> bool:
-        """Whether to look now: at numbers of draws that do not depend on time, so that a run can be repeated."""
-        count, due = len(state.draws), self.min_draws
-        while due < count:
-            due = max(due + 1, int(_GROWTH * due))
-        return count == due or count >= self.max_draws
-
-    def look(self, state: State) -> str | None:
-        """Why to stop, or None to go on."""
-        count, late = len(state.draws), self.max_seconds is not None and state.seconds > self.max_seconds
-        if late and count < self.min_draws:
-            raise FitError(
-                f"`max_seconds` {self.max_seconds:g} were over after {state.iteration} transitions, before "
-                f"{state.num_warmup} of warm-up and {self.min_draws} draws; allow more time, or use fewer chains."
-            )
-        if not late and not self.due(state):
-            return None
-        draws = self._draws(state)
-        some = draws[..., :: -(-draws.shape[2] // _SCREENED)]
-        # what does not hold for some parameters does not hold for all; with these the others need not be looked at
-        if (late or count >= self.max_draws or self._holds(some)) and self._holds(draws):
-            return "rule"
-        if count >= self.max_draws:
-            return "max_draws"
-        return "max_seconds" if late else None
-
-    def _holds(self, draws: Tensor) -> bool:
-        """Looks at all parameters; NaN, of chains that never moved, is no."""
-        self.ess = float(ess_bulk(draws).min())
-        if self.num_superchains is not None:
-            self.nested_rhat = float(nested_rhat(draws, self.num_superchains).max())
-            return self.nested_rhat < self.max_rhat and self.ess >= self.min_ess
-        self.rhat = float(rhat(draws).max())
-        return self.rhat < self.max_rhat and self.ess >= self.min_ess
-
-    def _draws(self, state: State) -> Tensor:
-        size = sum(part.numel() * part.element_size() for part in state.draws)
-        check_memory("draws by chain", 2 * size, state.chains.z.device, "lower `max_draws` or `num_chains`.")
-        return torch.stack(state.draws, dim=1)
-
-    def describe(self, state: State) -> str:
-        """For the progress bar."""
-        if not state.sampling:
-            return f"warm-up {state.iteration} of {state.num_warmup}"
-        value = self.rhat if self.nested_rhat is None else self.nested_rhat
-        return f"{len(state.draws)} draws, R-hat {value:.3f}, ESS {self.ess:.0f}"
-
-    def result(self, state: State, ended: str) -> HmcFit:
-        """The fit, with what the last look saw."""
-        draws = self._draws(state)
-        assert state.accepted is not None
-        assert state.divergences is not None
-        return HmcFit(
-            posterior=SamplePosterior(draws.flatten(0, 1), num_chains=len(draws)),
-            rhat=self.rhat if self.num_superchains is None else float(rhat(draws).max()),
-            nested_rhat=self.nested_rhat,
-            ess_bulk=self.ess,
-            ess_tail=float(ess_tail(draws).min()),
-            converged=ended == "rule",
-            stopped_by=ended,
-            accept_rate=float(state.accepted) / len(state.draws),
-            divergences=int(state.divergences),
-            coordinates=state.coordinates.kind + (" after flow" if state.left_flow else ""),
-            step_size=state.tuning.step_size,
-            length=state.tuning.length,
-            num_warmup=state.num_warmup,
-            num_gradients=state.num_gradients,
-            warmup_seconds=state.warmup_seconds,
-            seconds=state.seconds,
-        )
+def _result(state: State, rule: Rule, ended: str) -> HmcFit:
+    """The fit, with what the last look saw."""
+    draws = stacked(state)
+    assert state.accepted is not None
+    assert state.divergences is not None
+    return HmcFit(
+        posterior=SamplePosterior(draws.flatten(0, 1), num_chains=len(draws)),
+        rhat=rule.rhat if rule.num_superchains is None else float(rhat(draws).max()),
+        nested_rhat=rule.nested_rhat,
+        ess_bulk=rule.ess,
+        ess_tail=float(ess_tail(draws).min()),
+        converged=ended == "rule",
+        stopped_by=ended,
+        accept_rate=float(state.accepted) / len(state.draws),
+        divergences=int(state.divergences),
+        relocated=state.relocated,
+        coordinates=state.coordinates.kind + (" after flow" if state.left_flow else ""),
+        step_size=state.tuning.step_size,
+        length=state.tuning.length,
+        num_warmup=state.num_warmup,
+        num_gradients=state.num_gradients,
+        warmup_seconds=state.warmup_seconds,
+        seconds=state.seconds,
+    )

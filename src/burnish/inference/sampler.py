@@ -12,7 +12,7 @@ __all__: list[str] = []
 
 _FIRST_WINDOW, _GROWTH, _SHARE = 15, 1.5, 0.7  # transitions between changes of coordinates; their share of the warm-up
 _MAX_STEPS, _MAX_STEPS_EARLY = 512, 32  # of a trajectory, and while the coordinates are still poor
-_FEW_DIVERGENCES = 1e-3  # share of the trajectories that may diverge in a flow's coordinates before they are left
+FEW_DIVERGENCES = 1e-3  # share of the trajectories that may diverge before a flow's coordinates, and trust, are lost
 _WINDOW_ENTRIES = 2**26  # numbers kept to estimate coordinates from
 
 
@@ -26,12 +26,18 @@ class State:
     num_warmup: int
     adapting: bool
     """Whether the warm-up looks for coordinates, or only standardises those it was given."""
+    chains_together: int
+    """Chains that follow each other and have started at the same place."""
     iteration: int = 0
     """Transitions since the warm-up began."""
     num_gradients: int = 0
     warmup_divergences: int = 0
     """In the last quarter of the warm-up, when the step size has found its place."""
     left_flow: bool = False
+    relocated: int = 0
+    """Chains that were put where another one was."""
+    stuck: Tensor | None = None
+    """Which chains (C,) have accepted nothing since the coordinates last changed."""
     accepted: Tensor | None = None
     """Sum of the chains' mean acceptance probabilities over all draws."""
     divergences: Tensor | None = None
@@ -48,10 +54,19 @@ class State:
         return self.iteration >= self.num_warmup
 
 
-def begin(target: Density, coordinates: Coordinates, theta: Tensor, num_warmup: int, adapting: bool, accept: float) -> State:
+def begin(
+    target: Density,
+    coordinates: Coordinates,
+    theta: Tensor,
+    num_warmup: int,
+    *,
+    adapting: bool = False,
+    target_accept: float = 0.8,
+    chains_together: int = 1,
+) -> State:
     """Chains at given parameters, before the first transition; the step size is yet to be found."""
     chains = Chains.at(target, coordinates, coordinates.inverse(theta))
-    return State(coordinates, chains, Tuning(accept, 1.0), num_warmup, adapting)
+    return State(coordinates, chains, Tuning(target_accept, 1.0), num_warmup, adapting, chains_together)
 
 
 def advance(state: State, target: Density, *, generator: torch.Generator, max_steps: int = _MAX_STEPS) -> None:
@@ -79,11 +94,14 @@ def retreat(state: State, target: Density, *, generator: torch.Generator) -> boo
         return False
     diverged = state.warmup_divergences + (0 if state.divergences is None else int(state.divergences))
     looked_at = (state.num_warmup - _settled(state.num_warmup) + len(state.draws)) * len(state.chains.z)
-    if diverged <= _FEW_DIVERGENCES * looked_at:
+    if diverged <= FEW_DIVERGENCES * looked_at:
         return False
     straight = state.coordinates.straightened(generator=generator)
-    fresh = begin(target, straight, state.chains.theta, state.num_warmup, False, state.tuning.target_accept)
-    fresh.num_gradients, fresh.seconds, fresh.left_flow = state.num_gradients, state.seconds, True
+    accept, together = state.tuning.target_accept, state.chains_together
+    theta, count = state.chains.theta, state.num_warmup
+    fresh = begin(target, straight, theta, count, target_accept=accept, chains_together=together)
+    fresh.num_gradients, fresh.relocated = state.num_gradients, state.relocated
+    fresh.seconds, fresh.left_flow = state.seconds, True
     vars(state).update(vars(fresh))
     return True
 
@@ -106,21 +124,22 @@ def _adapt(state: State, target: Density, done: Transition, generator: torch.Gen
     state.tuning.update(accept_prob, jump, jump_gradient)
     if state.iteration >= _settled(state.num_warmup):
         state.warmup_divergences += int(diverged)
+    ends = window_ends(state.num_warmup, state.adapting)
+    if state.iteration >= max(ends):
+        return
+    state.stuck = ~done.accepted if state.stuck is None else state.stuck & ~done.accepted
     size = max(4, _WINDOW_ENTRIES // state.chains.z.numel())
     state.window = (*state.window, state.chains.z)[-size:]
-    if state.iteration + 1 in window_ends(state.num_warmup, state.adapting):
+    if state.iteration + 1 in ends:
         _end_window(state, target, generator)
 
 
 def _end_window(state: State, target: Density, generator: torch.Generator) -> None:
     """Moves chains that are stuck, takes coordinates that fit the window's draws, and adapts to them from the beginning."""
-    stuck = (state.window[0] == state.window[-1]).all(1)
+    assert state.stuck is not None
+    stuck, state.stuck = state.stuck, None
     if bool(stuck.any()) and not bool(stuck.all()):
-        # where the density is too steep for the others' step size, a chain rejects for ever; it may start elsewhere as well
-        free = (~stuck).nonzero().squeeze(1)
-        index = torch.arange(len(stuck), device=stuck.device)
-        index[stuck] = free[torch.randint(len(free), (int(stuck.sum()),), generator=generator, device=stuck.device)]
-        state.chains = Chains(*(part[index] for part in vars(state.chains).values()))
+        _relocate(state, stuck, generator)
     late = torch.cat(state.window[len(state.window) // 3 :])
     coordinates = state.coordinates.standardised(late[~stuck.repeat(len(late) // len(stuck))], anew=state.adapting)
     z = coordinates.flow.base.scale.solve(
@@ -129,6 +148,17 @@ def _end_window(state: State, target: Density, generator: torch.Generator) -> No
     state.coordinates, state.window = coordinates, ()
     state.chains = Chains.at(target, coordinates, z)
     _restart(state, target, generator)
+
+
+def _relocate(state: State, stuck: Tensor, generator: torch.Generator) -> None:
+    """Where the density is too steep for the others' step size, a chain rejects for ever; it may start elsewhere as well."""
+    group = torch.arange(len(stuck), device=stuck.device) // state.chains_together
+    lots = torch.rand(int(stuck.sum()), len(stuck), generator=generator, device=stuck.device)
+    lots += (group[stuck].unsqueeze(1) == group).float()  # a chain of the same superchain, where one moves
+    index = torch.arange(len(stuck), device=stuck.device)
+    index[stuck] = lots.masked_fill(stuck, -1.0).argmax(1)
+    state.chains = Chains(*(part[index] for part in vars(state.chains).values()))
+    state.relocated += len(lots)
 
 
 def _restart(state: State, target: Density, generator: torch.Generator) -> None:

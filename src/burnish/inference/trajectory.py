@@ -48,6 +48,8 @@ class Transition:
     chains: Chains
     accept_prob: Tensor
     """(C,)."""
+    accepted: Tensor
+    """(C,)."""
     diverged: Tensor
     """(C,)."""
     jump: Tensor
@@ -69,7 +71,7 @@ def transition(
     pairs = zip(vars(proposal).values(), vars(chains).values(), strict=True)
     moved = Chains(*(torch.where(accepted.view(-1, *[1] * (new.ndim - 1)), new, old) for new, old in pairs))
     jump = _jump(chains.z, proposal.z, momentum, accept_prob, length)
-    return Transition(moved, accept_prob, ~(finite & (error < _DIVERGED)), jump)
+    return Transition(moved, accept_prob, accepted, ~(finite & (error < _DIVERGED)), jump)
 
 
 def _move(

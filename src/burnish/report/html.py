@@ -14,10 +14,10 @@ from typing import Any
 
 from torch import Tensor
 
+from burnish.held_out import Score
 from burnish.report import plots
 from burnish.storage import replace_file
 from burnish.studies.digits import BURNISH, NETWORK, TEMPERATURE, DigitsDemo, Row
-from burnish.verdict import Score
 
 __all__ = ["render", "write_report"]
 
