@@ -23,6 +23,7 @@ LAYERS = [
     ("target",),
     ("inference",),
     ("predictive", "metrics", "diagnostics", "drift"),
+    ("held_out",),
     ("verdict",),
     ("ladder",),
     ("bayesian_network", "problem"),
