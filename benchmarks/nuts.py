@@ -3,8 +3,9 @@
 The last layer of a LeNet on Fashion-MNIST, 10,000 points: the smallest bulk effective sample size of all parameters for
 each second, warm-up included, of `fit_hmc` and of NUTS in the same coordinates, those in which Laplace is standard normal.
 NUTS gets its best setting: of the potential (traced or not), of threads (two for one chain, or one for each of two chains),
-of warm-up and mass matrix, all tried first and reported. Then rounds of both in alternating order, each for the same time,
-and NUTS on the raw parameters for at most ten minutes.
+of warm-up and mass matrix, all tried first and reported. Then rounds in alternating order, each for the same time, of
+`fit_hmc`, of NUTS with the mass matrix that Pyro adapts unless told otherwise, and of NUTS told that there is nothing to
+adapt; and NUTS on the raw parameters for at most ten minutes.
 
     python benchmarks/nuts.py --data DIR [--quick]
 """
@@ -276,9 +277,9 @@ def try_settings(
     gradients: list[dict[str, Any]],
     options: argparse.Namespace,
 ) -> tuple[list[Setting], list[dict[str, Any]]]:
-    """The best setting of one chain, and of chains in processes, with the rows of all that were tried.
+    """The best setting with a mass matrix that adapts and the best without, with the rows of all that were tried.
 
-    Every warm-up is tried with one chain, the two best of them with several: those differ in speed and in what a warm-up
+    Every warm-up is tried with one chain, the best of each kind with several: those differ in speed and in what a warm-up
     of each chain costs, not in what suits the target.
     """
     fastest = min(gradients, key=lambda row: row["milliseconds"])
@@ -295,10 +296,10 @@ def try_settings(
 
     for variant in variants:
         attempt(Setting(1, fastest["threads"], fastest["traced"], *variant))
-    for _, setting in ranked[:2]:
+    for mass in (True, False):
+        setting = next(setting for _, setting in ranked if setting.adapt_mass is mass)
         attempt(replace(setting, num_chains=2, num_threads=1, jit=single["traced"]))
-    best = [next(setting for _, setting in ranked if setting.num_chains == count) for count in (1, 2)]
-    return best, rows
+    return [next(setting for _, setting in ranked if setting.adapt_mass is mass) for mass in (True, False)], rows
 
 
 def main() -> None:
@@ -352,14 +353,15 @@ def compare(pool: ProcessPoolExecutor, target: Target, options: argparse.Namespa
     usual = replace(settings[0], num_warmup=min(options.warmups), adapt_mass=True, target_accept=0.8)
     raw = run_nuts(usual, pool, target, gaussian, options.seed, options.raw_seconds, whiten=False)
     raw["converged"] = raw["rhat"] < 1.01 and raw["ess"] >= 400.0
-    ratios = compare_speeds(tried, rounds, raw)
+    names = {"adapted": str(settings[0]), "unit": str(settings[1])}
+    ratios = {mass: compare_speeds(name, rounds) for mass, name in names.items()} | compare_raw(rounds, raw)
     print(f"\nN = {len(target.data)}, d = {target.dim}; Laplace, which both start from, took {laplace.seconds:.2f} s")
     for rows in (tried, rounds, [by_rule], [raw]):
         print_table(rows)
         print()
-    print(f"fit_hmc over the best of NUTS, by round: {', '.join(f'{ratio:.2f}' for ratio in ratios['by_round'])}")
-    print(f"median over the best run of NUTS, settings tried included: {ratios['over_best_of_all']:.2f}")
-    print(f"median over NUTS on the raw parameters: {'' if raw['converged'] else '>= '}{ratios['over_raw']:.3g}")
+    for mass, name in names.items():
+        print(f"fit_hmc over {name}, by round: {', '.join(f'{ratio:.2f}' for ratio in ratios[mass])}")
+    print(f"fit_hmc over NUTS on the raw parameters: {'>= ' * ratios['over_raw_is_bound']}{ratios['over_raw']:.3g}")
     return {
         "laplace_seconds": laplace.seconds,
         "gradients": gradients,
@@ -371,28 +373,22 @@ def compare(pool: ProcessPoolExecutor, target: Target, options: argparse.Namespa
     }
 
 
-def compare_speeds(tried: list[dict[str, Any]], rounds: list[dict[str, Any]], raw: dict[str, Any]) -> dict[str, Any]:
-    """Effective draws a second of `fit_hmc` over those of NUTS: within rounds, over its best run, over raw parameters.
+def compare_speeds(name: str, rounds: list[dict[str, Any]]) -> list[float]:
+    """Effective draws a second of `fit_hmc` over those of a setting of NUTS, round by round."""
+    speeds = {(row["round"], row["sampler"]): row["ess_per_second"] for row in rounds}
+    numbers = sorted({row["round"] for row in rounds})
+    return [speeds[number, "fit_hmc"] / speeds[number, name] if speeds[number, name] else math.inf for number in numbers]
 
-    On raw parameters NUTS may not have converged: its estimate is then too high, and the ratio a lower bound. Where its
-    time was up before it had draws, each transition of its warm-up counts as one.
+
+def compare_raw(rounds: list[dict[str, Any]], raw: dict[str, Any]) -> dict[str, Any]:
+    """The same over NUTS on raw parameters, by the median of all rounds.
+
+    There it may not have converged: its estimate is then too high, and the ratio a lower bound. Where its time was up before
+    it had draws, each transition of its warm-up counts as one.
     """
-    speeds: dict[int, dict[bool, float]] = {}
-    for row in rounds:
-        known, ours = speeds.setdefault(row["round"], {}), row["sampler"] == "fit_hmc"
-        known[ours] = max(known.get(ours, 0.0), row["ess_per_second"])
-    by_round = [known[True] / known[False] if known[False] else math.inf for known in speeds.values()]
-    usual = statistics.median(known[True] for known in speeds.values())
-    best = max(row["ess_per_second"] for row in tried + rounds if row["sampler"] != "fit_hmc")
-    raw_speed = raw["ess_per_second"] or raw["transitions"] / raw["seconds"]
-    return {
-        "by_round": by_round,
-        "median": statistics.median(by_round),
-        "lowest": min(by_round),
-        "over_best_of_all": usual / best,
-        "over_raw": usual / raw_speed,
-        "over_raw_is_bound": not raw["converged"],
-    }
+    usual = statistics.median(row["ess_per_second"] for row in rounds if row["sampler"] == "fit_hmc")
+    speed = raw["ess_per_second"] or raw["transitions"] / raw["seconds"]
+    return {"over_raw": usual / speed, "over_raw_is_bound": not raw["converged"]}
 
 
 if __name__ == "__main__":

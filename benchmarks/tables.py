@@ -243,11 +243,11 @@ def nuts() -> str:
         for name, part in best.items()
     ]
     ratios = results["ratios"]
+    adapted, unit = (", ".join(f"{ratio:.1f}" for ratio in ratios[mass]) for mass in ("adapted", "unit"))
     bound = "at least " if ratios["over_raw_is_bound"] else ""
     note = (
-        f"\n\n`fit_hmc` over the best setting of NUTS, round by round: "
-        f"{', '.join(f'{ratio:.1f}' for ratio in ratios['by_round'])}; over the best run of NUTS of all: "
-        f"{ratios['over_best_of_all']:.1f}; over NUTS on the raw parameters: {bound}{ratios['over_raw']:.0f}."
+        f"\n\n`fit_hmc` over NUTS with the mass matrix that Pyro adapts, round by round: {adapted}; over NUTS told that "
+        f"there is nothing to adapt: {unit}; over NUTS on the raw parameters: {bound}{ratios['over_raw']:.0f}."
     )
     header = ["sampler", "smallest ESS a second, by round", "seconds", "largest R-hat"]
     return markdown(header, rows) + note + _origin(record)

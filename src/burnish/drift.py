@@ -15,7 +15,7 @@ from burnish.bijections import Affine
 from burnish.heads import Model
 from burnish.inference.coordinates import Coordinates
 from burnish.inference.laplace import choose_structure, fit_laplace
-from burnish.inference.sampler import advance, begin
+from burnish.inference.sampler import State, advance, begin
 from burnish.likelihoods import GaussianNoise
 from burnish.posteriors import FlowPosterior, Gaussian, Posterior, SamplePosterior
 from burnish.scales import Diagonal
@@ -24,6 +24,7 @@ from burnish.target import Target
 __all__ = ["Drift"]
 
 _NUM_WARMUP, _NUM_KEPT = 18, 16  # transitions that find step size and scales and lead away from the start, and that count
+_MAX_ROUNDS = 4  # of both, while chains have not got anywhere
 _MAX_STEPS, _TARGET_ACCEPT = 16, 0.8  # of a trajectory
 _MIN_ACCEPT, _MIN_LENGTH = 0.5, 0.5  # below which chains have hardly moved, so that no drift means nothing
 _OUTGROWN, _GROWTH, _GROWTH_ERROR = 4.0, 1.05, 0.25  # variances, by the posterior's own, and by those some transitions ago
@@ -80,12 +81,25 @@ def measure_drift(target: Target, posterior: Posterior, inputs: Tensor, *, gener
     cells = head.num_outputs * (_NUM_BINS if regression else 1)
     inputs = inputs[:: max(1, -(-len(inputs) * cells // _PREDICTION_ENTRIES))]
     num_chains = min(96, max(16, _PRODUCTS // (len(target.data) * head.dim)))
-    coordinates = _coordinates(target, posterior, generator)
-    starts = posterior.sample(num_chains, generator=generator)
-    state = begin(target, coordinates, starts, _NUM_WARMUP, target_accept=_TARGET_ACCEPT)
-    for _ in range(_NUM_WARMUP + _NUM_KEPT):
-        advance(state, target, generator=generator, max_steps=_MAX_STEPS)
+    own = coordinates = _coordinates(target, posterior, generator)
+    theta = posterior.sample(num_chains, generator=generator)
+    for _ in range(_MAX_ROUNDS):
+        state = begin(target, coordinates, theta, _NUM_WARMUP, target_accept=_TARGET_ACCEPT)
+        for _ in range(_NUM_WARMUP + _NUM_KEPT):
+            advance(state, target, generator=generator, max_steps=_MAX_STEPS)
+        drift = _compare(target, posterior, inputs, state, own, generator)
+        if drift.moved or drift.distance > drift.tolerance:
+            break
+        coordinates, theta = state.coordinates, state.chains.theta  # still on their way: they go on, in longer strides
+    return drift
+
+
+def _compare(
+    target: Target, posterior: Posterior, inputs: Tensor, state: State, own: Coordinates, generator: torch.Generator
+) -> Drift:
+    """The posterior's predictions and those of the chains; `own` are the posterior's coordinates."""
     assert state.accepted is not None
+    regression, num_chains = isinstance(target.model.likelihood, GaussianNoise), len(state.chains.z)
     drawn = torch.stack(state.draws, dim=1).flatten(0, 1)
     edges = _edges(target.model, drawn, inputs) if regression else None
     ours = _probs(target.model, _draws(posterior, len(drawn), generator), inputs, edges)
@@ -103,7 +117,7 @@ def measure_drift(target: Target, posterior: Posterior, inputs: Tensor, *, gener
         few_draws=math.hypot(few, exact_noise),
         accept_rate=float(state.accepted) / _NUM_KEPT,
         length=min(state.tuning.length, _MAX_STEPS * state.tuning.step_size),
-        growing=_growing(state.draws, coordinates),
+        growing=_growing(state.draws, own),
         num_chains=num_chains,
         num_inputs=len(inputs),
     )
@@ -122,12 +136,12 @@ def _coordinates(target: Target, posterior: Posterior, generator: torch.Generato
 def _growing(draws: tuple[Tensor, ...], coordinates: Coordinates) -> bool:
     """Chains that start much too close together spread slowly: their predictions have not drifted yet, but they will."""
     z = coordinates.inverse(torch.cat(draws)).view(2, -1, draws[0].shape[1])
-    early, late = z.var(1)
-    outgrown = late > _OUTGROWN
+    early, late = z.double().var(1)
+    outgrown = (early * late).sqrt() > _OUTGROWN  # by both alike: large by chance, either would make the ratio so too
     count = int(outgrown.sum())
     if not count:
         return False
-    ratio = float((late[outgrown] / early[outgrown]).double().mean())
+    ratio = float((late[outgrown] / early[outgrown]).log().mean().exp())
     return ratio > max(_GROWTH, 1.0 + _GROWTH_ERROR / math.sqrt(count))  # one ratio is known to a tenth or so
 
 

@@ -36,9 +36,8 @@ class LinearHead:
         """Outputs (..., N, C) for parameters (..., d) and inputs (N, P)."""
         weight, bias = self._split(theta)
         # (S C, P) @ (P, N): contiguous along N, which makes every later sum over classes a pass over long rows.
-        outputs = weight.reshape(-1, self.num_features) @ inputs.T
-        if bias is not None:
-            outputs = outputs + bias.reshape(-1, 1)
+        rows = weight.reshape(-1, self.num_features)
+        outputs = rows @ inputs.T if bias is None else torch.addmm(bias.reshape(-1, 1), rows, inputs.T)
         return outputs.view(*theta.shape[:-1], self.num_outputs, inputs.shape[0]).transpose(-1, -2)
 
     def pullback(self, cotangents: Tensor, inputs: Tensor) -> Tensor:

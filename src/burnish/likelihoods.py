@@ -116,7 +116,7 @@ class Categorical(Likelihood):
         exp = (outputs - top).exp_()
         total = exp.sum(-1, keepdim=True)
         log_prob = _pick(outputs, targets) - (top + total.log()).squeeze(-1)
-        residual = exp.div_(total).neg_()
+        residual = exp.div_(-total)
         index = _index(outputs, targets)
         return log_prob, residual.scatter_add_(-1, index, residual.new_ones(()).expand(index.shape))
 

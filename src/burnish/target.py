@@ -24,7 +24,7 @@ from burnish.scales import Diagonal
 __all__ = ["Expansion", "KroneckerCurvature", "PriorCandidate", "PriorTuning", "SubsampledTarget", "Target"]
 
 # Entries of one (S, n, C) block of outputs: on a CPU it should stay in cache, on a GPU fill the device.
-_CHUNK_ENTRIES = {"cpu": 2**21, "cuda": 2**26}
+_CHUNK_ENTRIES = {"cpu": 2**20, "cuda": 2**26}
 
 
 @dataclass(frozen=True)

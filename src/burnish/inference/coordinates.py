@@ -16,6 +16,9 @@ __all__ = ["Density"]
 _DENSE_DIM = 128  # parameters up to which a full covariance is estimated from draws
 _DRAWS_PER_DIM = 5  # draws for each of them that it needs
 _MOMENT_DRAWS = 2000
+_MEDIAN_OF_SQUARES = 0.455  # of standard normal numbers
+_FAR = 3.0  # typical sizes from which on a value is not like the others
+_TINY = 1e-6
 
 
 class Density(Protocol):
@@ -57,16 +60,17 @@ class Coordinates:
         return Coordinates(FlowPosterior(moments(draws), affine), "affine")
 
     def standardised(self, z: Tensor, *, anew: bool) -> "Coordinates":
-        """Those in which draws z (n, d) have mean zero and standard deviation one.
+        """Those in which draws z (n, C, d) of C chains have mean zero and standard deviation one.
 
-        With `anew`, the base becomes the Gaussian with the draws' moments; otherwise it keeps its directions.
+        With `anew`, the base becomes the Gaussian with the draws' moments; otherwise it keeps its directions, and what of
+        the moments may be noise is left out: in many directions, small errors of each would add up to a poor base.
         """
         base = self.flow.base
         if anew:
-            return Coordinates(FlowPosterior(moments(base.from_noise(z)), self.flow.bijections), self.kind)
-        spread = z.std(0, correction=min(1, len(z) - 1)) if len(z) else torch.zeros_like(base.mean)
-        _check_spread(spread)
-        base = Gaussian(base.from_noise(z.mean(0)), base.scale.stretched(spread))
+            moved = moments(base.from_noise(z.flatten(0, 1)))
+            return Coordinates(FlowPosterior(moved, self.flow.bijections), self.kind)
+        mean, spread = _moments_beyond_noise(z)
+        base = Gaussian(base.from_noise(mean), base.scale.stretched(spread))
         return Coordinates(FlowPosterior(base, self.flow.bijections), self.kind)
 
     def log_prob_and_grad(self, target: Density, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -110,6 +114,31 @@ def moments(draws: Tensor) -> Gaussian:
         factor = torch.linalg.cholesky(correlation)
         return Gaussian(mean.to(draws.dtype), Dense((std.unsqueeze(1) * factor).to(draws.dtype)))
     return Gaussian(mean.to(draws.dtype), Diagonal(variance.sqrt().to(draws.dtype)))
+
+
+def _moments_beyond_noise(z: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation (d,) of draws (n, C, d), both pulled towards none and towards one for all directions."""
+    flat = z.flatten(0, 1)
+    spread = flat.std(0, correction=min(1, len(flat) - 1)) if len(flat) else z.new_zeros(z.shape[2])
+    _check_spread(spread)
+    if z.shape[1] == 1:
+        return flat.mean(0), spread
+    halves = z.chunk(2, dim=1)  # of the chains, which are independent
+    means = torch.stack([half.mean((0, 1)) for half in halves])
+    logs = torch.stack([(half.flatten(0, 1).std(0, correction=0) / spread).clamp_min(_TINY).log() for half in halves])
+    log = spread.log()
+    return _shrunk(flat.mean(0), means), (log.mean() + _shrunk(log - log.mean(), logs)).exp()
+
+
+def _shrunk(values: Tensor, by_half: Tensor) -> Tensor:
+    """Values (d,) less what is noise in them, by how far those of two halves (2, d) differ.
+
+    As James and Stein do it, but by medians, and values far beyond the others and the noise stay as they are.
+    """
+    noise = by_half.diff(dim=0).square().median() / (4.0 * _MEDIAN_OF_SQUARES)
+    typical = values.square().median() / _MEDIAN_OF_SQUARES
+    size = torch.maximum(typical, values.square() / _FAR**2).clamp_min(torch.finfo(values.dtype).tiny)
+    return values * (1.0 - noise / size).clamp_min(0.0)
 
 
 def _check_spread(spread: Tensor) -> None:

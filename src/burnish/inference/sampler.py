@@ -140,8 +140,8 @@ def _end_window(state: State, target: Density, generator: torch.Generator) -> No
     stuck, state.stuck = state.stuck, None
     if bool(stuck.any()) and not bool(stuck.all()):
         _relocate(state, stuck, generator)
-    late = torch.cat(state.window[len(state.window) // 3 :])
-    coordinates = state.coordinates.standardised(late[~stuck.repeat(len(late) // len(stuck))], anew=state.adapting)
+    late = torch.stack(state.window[len(state.window) // 3 :])[:, ~stuck]
+    coordinates = state.coordinates.standardised(late, anew=state.adapting)
     z = coordinates.flow.base.scale.solve(
         state.coordinates.flow.base.from_noise(state.chains.z) - coordinates.flow.base.mean
     )
