@@ -200,18 +200,18 @@ def _median_seconds(rows: list[dict[str, Any]]) -> str:
 
 
 def verdicts() -> str:
-    """How often the verdict is right."""
-    record = load("verdicts")
-    rows = [
-        [
-            f"{row['dim']}: {row['state']}",
-            str(row["count"]),
-            f"{row['good']} {row['found']}",
-            f"{100 * row['share']:.1f} % ({100 * row['low']:.1f} to {100 * row['high']:.1f})" if row["count"] else "",
-        ]
-        for row in record["results"]["summary"]
-    ]
-    return markdown(["parameters: truth", "posteriors", "verdict", "share, 95 % interval"], rows) + _origin(record)
+    """How often the verdict is right: on the networks it was developed with, and on others."""
+    records = [load("verdicts"), load("verdicts-unseen")]
+    by_kind = [{(row["dim"], row["state"]): row for row in record["results"]["summary"]} for record in records]
+    rows = []
+    for (dim, state), first in by_kind[0].items():
+        cells = []
+        for row in (first, by_kind[1].get((dim, state))):
+            share = f"{100 * row['share']:.1f} % ({100 * row['low']:.1f} to {100 * row['high']:.1f})" if row else ""
+            cells += [f"{row['good']} of {row['count']} {row['found']}" if row else "", share]
+        rows.append([f"{dim}: {state}", *cells])
+    header = ["parameters: truth", "three networks", "share, 95 % interval", "two more", "share, 95 % interval"]
+    return markdown(header, rows) + _origin(records[0])
 
 
 def sbc() -> str:
