@@ -207,10 +207,14 @@ def verdicts() -> str:
     for (dim, state), first in by_kind[0].items():
         cells = []
         for row in (first, by_kind[1].get((dim, state))):
-            share = f"{100 * row['share']:.1f} % ({100 * row['low']:.1f} to {100 * row['high']:.1f})" if row else ""
-            cells += [f"{row['good']} of {row['count']} {row['found']}" if row else "", share]
+            if not row or not row["count"]:
+                cells += ["", ""]
+                continue
+            share = f"{100 * row['share']:.1f} % ({100 * row['low']:.1f} to {100 * row['high']:.1f})"
+            cells += [f"{row['good']} of {row['count']} {row['found']}", share]
         rows.append([f"{dim}: {state}", *cells])
-    header = ["parameters: truth", "three networks", "share, 95 % interval", "two more", "share, 95 % interval"]
+    first, second = (", ".join(map(str, record["config"]["seeds"])) for record in records)
+    header = ["parameters: truth", f"networks {first}", "share, 95 % interval", f"networks {second}", "share, 95 % interval"]
     return markdown(header, rows) + _origin(records[0])
 
 

@@ -173,6 +173,29 @@ def test_many_inputs_are_thinned_and_large_data_has_fewer_chains(monkeypatch):
     assert 1000 < drift.num_inputs <= 2**13 // 4
 
 
+def test_inputs_with_a_period():
+    """Every second input has another feature: a stride through them might never meet the one that is predicted wrongly."""
+    generator = make_generator(0)
+    inputs = torch.zeros(24_000, 2, dtype=torch.float64)
+    inputs[::2, 0], inputs[1::2, 1] = 1.0, 1.0
+    probs = torch.tensor([0.3, 0.6], dtype=torch.float64)[torch.arange(24_000) % 2]
+    labels = (torch.rand(24_000, generator=generator, dtype=torch.float64) < probs).long()
+    target = Target.last_layer(inputs, labels, prior_precision=0.1, bias=False)
+    posterior = fit_laplace(target).posterior
+    for index in (0, 1):
+        spoilt = Gaussian(posterior.mean + 0.3 * (torch.arange(4) == index), posterior.scale)
+        assert not measure_drift(target, spoilt, inputs, generator=make_generator(1)).exact
+
+
+@pytest.mark.parametrize("factor", [1e15, 1e-30])
+def test_chains_of_which_none_moves(factor):
+    target = classification(num_points=60)
+    spoilt = moved(fit_laplace(target).posterior, 1e8 if factor > 1 else 0.0, factor)
+    drift = measure_drift(target, spoilt, target.data.inputs, generator=make_generator(1))
+    assert not drift.moved
+    assert not drift.exact
+
+
 def test_the_same_generator_gives_the_same_drift(untouched_rng):
     target = classification(num_points=60)
     posterior = fit_laplace(target).posterior

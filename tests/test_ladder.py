@@ -1,6 +1,7 @@
 """The ladder: where it stops, what each rung is, and what is drawn from it."""
 
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 from burnish import ladder as ladder_module
+from burnish.errors import FitError
 from burnish.inference.laplace import fit_laplace
 from burnish.ladder import RUNGS, Ladder, draw_samples
 from burnish.noise import make_generator
@@ -75,6 +77,41 @@ def test_a_rung_repeated_for_other_data(method):
     start = fit_laplace(target).posterior.mean
     posterior = Ladder("auto", FEW).repeat(method, target, start, generator=make_generator(0)).posterior
     assert isinstance(posterior, KINDS[method])
+
+
+def failing(*arguments, **options):
+    raise FitError("it cannot be.")
+
+
+def test_a_rung_that_cannot_be_fitted_is_left_out(monkeypatch):
+    monkeypatch.setattr(ladder_module, "fit_flow", failing)
+    with pytest.warns(UserWarning, match="flow' could not be fitted and is left out: it cannot be"):
+        fitted, rungs = climb(skewed(), "auto")
+    assert [rung.method for rung in rungs] == ["laplace", "hmc"]
+    assert rungs[-1].verdict.trusted
+    assert fitted.run.coordinates == "affine"
+    with pytest.raises(FitError, match="it cannot be"):
+        climb(skewed(), "flow")
+
+
+def test_a_rung_that_cannot_be_repeated_falls_back(monkeypatch):
+    target = classification(num_points=40)
+    monkeypatch.setattr(ladder_module, "fit_flow", failing)
+    with pytest.warns(UserWarning, match="'flow' could not be fitted without some points to score it on: it cannot be"):
+        fitted = Ladder("auto").repeat("flow", target, torch.zeros(target.dim).double(), generator=make_generator(0))
+    assert isinstance(fitted.posterior, Gaussian)
+
+
+def test_seconds_include_what_a_rung_stands_on(monkeypatch):
+    slow = ladder_module.fit_laplace
+
+    def slowly(*arguments, **options):
+        time.sleep(0.3)
+        return slow(*arguments, **options)
+
+    monkeypatch.setattr(ladder_module, "fit_laplace", slowly)
+    _, rungs = climb(classification(num_points=40), "flow", **FEW)
+    assert rungs[0].seconds > 0.3
 
 
 def test_longer_flows_have_more_layers():

@@ -126,6 +126,10 @@ def test_the_run_that_samples_come_from(divergences, trusted, generator):
     apart = judge(target, run.posterior, run=replace(run, rhat=1.02), generator=generator)
     assert not apart.trusted
     assert "its chains have not converged: R-hat 1.020" in apart.reason
+    few = judge(target, run.posterior, run=replace(run, converged=False, ess_bulk=20.0, relocated=3), generator=generator)
+    assert few.reason == "its chains have not converged: 20 effective of 3200 draws." or divergences > 3
+    assert not few.trusted
+    assert "3 chains could not move and started elsewhere" in str(few)
     assert (f"{divergences} divergences" in str(verdict)) is (divergences > 0)
 
 
@@ -149,8 +153,27 @@ BAD = {
     "a base beside samples": (
         {"posterior": SamplePosterior(torch.zeros(9, 16, dtype=torch.float64)), "base": "anything"},
         ValueError,
-        "`base` must come with a density that refines it, got samples beside it",
+        "`base` must come with a density, got samples beside it",
     ),
+    "draws of samples": (
+        {"posterior": SamplePosterior(torch.zeros(9, 16, dtype=torch.float64)), "num_draws": 50},
+        ValueError,
+        "`num_draws` must come with a density, got samples beside it",
+    ),
+    "no run": (
+        {"posterior": SamplePosterior(torch.zeros(9, 16, dtype=torch.float64)), "run": "x"},
+        TypeError,
+        "`run` must be a HmcFit, got str",
+    ),
+    "no scores": ({"held_out": 0.3}, TypeError, "`held_out` must be a HeldOut, got float"),
+    "no base": ({"base": "x"}, TypeError, "`base` must be a DensityPosterior, got str"),
+    "a base of another dimension": (
+        {"base": Gaussian(torch.zeros(3), Diagonal(torch.ones(3)))},
+        ValueError,
+        r"`base` must have the 16 dimensions of the target, got 3\.",
+    ),
+    "no generator": ({"generator": 0}, TypeError, "`generator` must be a torch.Generator, got int"),
+    "no target": ({"target": object()}, TypeError, "`target` must be a Target, got object"),
     "no tensor": ({"inputs": [[1.0]]}, TypeError, "`inputs` must be a torch.Tensor, got list"),
 }
 
@@ -160,7 +183,7 @@ def test_bad_input(given, generator):
     target, posterior = laplace(classification)
     arguments, error, message = BAD[given]
     with pytest.raises(error, match=message):
-        judge(target, **{"posterior": posterior, **arguments}, generator=generator)
+        judge(**{"target": target, "posterior": posterior, "generator": generator, **arguments})
 
 
 # The words

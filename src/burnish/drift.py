@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from burnish.bijections import Affine
+from burnish.errors import FitError
 from burnish.heads import Model
 from burnish.inference.coordinates import Coordinates
 from burnish.inference.laplace import choose_structure, fit_laplace
@@ -79,14 +80,17 @@ def measure_drift(target: Target, posterior: Posterior, inputs: Tensor, *, gener
     head = target.model.head
     regression = isinstance(target.model.likelihood, GaussianNoise)
     cells = head.num_outputs * (_NUM_BINS if regression else 1)
-    inputs = inputs[:: max(1, -(-len(inputs) * cells // _PREDICTION_ENTRIES))]
+    inputs = _some(inputs, max(1, _PREDICTION_ENTRIES // cells), generator)
     num_chains = min(96, max(16, _PRODUCTS // (len(target.data) * head.dim)))
     own = coordinates = _coordinates(target, posterior, generator)
     theta = posterior.sample(num_chains, generator=generator)
     for _ in range(_MAX_ROUNDS):
         state = begin(target, coordinates, theta, _NUM_WARMUP, target_accept=_TARGET_ACCEPT)
-        for _ in range(_NUM_WARMUP + _NUM_KEPT):
-            advance(state, target, generator=generator, max_steps=_MAX_STEPS)
+        try:
+            for _ in range(_NUM_WARMUP + _NUM_KEPT):
+                advance(state, target, generator=generator, max_steps=_MAX_STEPS)
+        except FitError:  # not one chain moved
+            return Drift(1.0, 0.0, 0.0, 0.0, 0.0, False, num_chains, len(inputs))
         drift = _compare(target, posterior, inputs, state, own, generator)
         if drift.moved or drift.distance > drift.tolerance:
             break
@@ -137,6 +141,8 @@ def _growing(draws: tuple[Tensor, ...], coordinates: Coordinates) -> bool:
     """Chains that start much too close together spread slowly: their predictions have not drifted yet, but they will."""
     z = coordinates.inverse(torch.cat(draws)).view(2, -1, draws[0].shape[1])
     early, late = z.double().var(1)
+    if not bool((early * late > 0.0).all()):
+        return True  # they differ by less than numbers can show
     outgrown = (early * late).sqrt() > _OUTGROWN  # by both alike: large by chance, either would make the ratio so too
     count = int(outgrown.sum())
     if not count:
@@ -147,7 +153,7 @@ def _growing(draws: tuple[Tensor, ...], coordinates: Coordinates) -> bool:
 
 def _draws(posterior: Posterior, num_draws: int, generator: torch.Generator) -> Tensor:
     if isinstance(posterior, SamplePosterior):
-        return posterior.samples[:: -(-len(posterior.samples) // _MAX_SAMPLES)]
+        return _some(posterior.samples, _MAX_SAMPLES, generator)
     return posterior.sample(num_draws, generator=generator)
 
 
@@ -187,4 +193,5 @@ def _noise(rows: Tensor, generator: torch.Generator) -> float:
 
 
 def _some(rows: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """At random: a stride would meet whatever has a period."""
     return rows[torch.randperm(len(rows), generator=generator, device=rows.device)[:count]]

@@ -40,7 +40,7 @@ _KEPT_DRAWS = 1000  # of an HMC run, in the result: a file of all draws would be
 
 @dataclass(frozen=True)
 class Rung:
-    """One posterior that was tried, what was found, and what fitting and judging it took."""
+    """One posterior that was tried, what was found, and what fitting (all it stands on included) and judging it took."""
 
     method: str
     verdict: Verdict
@@ -75,29 +75,38 @@ class Ladder:
         """The first posterior that is trusted, or the last one, and all that were judged; of a named rung, only that."""
         rungs: list[Rung] = []
         fitted: Fitted | None = None
+        began = time.perf_counter()
         for name in _WAY[self.method]:
-            began = time.perf_counter()
             try:
                 fitted = self._fit(name, target, theta, fitted, _FULL_RUN, generator)
             except (FitError, MemoryError) as error:
                 if self.method != "auto" or not rungs:
                     raise
-                warnings.warn(f"{name!r} could not be fitted, so {rungs[-1].method!r} is kept: {error}", stacklevel=3)
-                break
+                warnings.warn(f"{name!r} could not be fitted and is left out: {error}", stacklevel=3)
+                continue
             if self.method not in ("auto", name):
                 continue
             verdict = judge(target, fitted.posterior, inputs=inputs, base=fitted.base, run=fitted.run, generator=generator)
             rungs.append(Rung(name, verdict, time.perf_counter() - began))
+            began = time.perf_counter()
             if verdict.trusted or self.method == name:
                 break
         assert fitted is not None
         return fitted, tuple(rungs)
 
     def repeat(self, name: str, target: Target, theta: Tensor, *, generator: torch.Generator) -> Fitted:
-        """The posterior of one rung for another target, not judged; chains are as short as draws from them allow."""
+        """The posterior of one rung for another target, not judged; chains are as short as draws from them allow.
+
+        Where that rung cannot be fitted, it is the one below.
+        """
         fitted: Fitted | None = None
         for rung in _WAY[name]:
-            fitted = self._fit(rung, target, theta, fitted, _SHORT_RUN, generator)
+            try:
+                fitted = self._fit(rung, target, theta, fitted, _SHORT_RUN, generator)
+            except (FitError, MemoryError) as error:
+                if fitted is None:
+                    raise
+                warnings.warn(f"{rung!r} could not be fitted without some points to score it on: {error}", stacklevel=3)
         assert fitted is not None
         return fitted
 

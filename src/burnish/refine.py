@@ -74,8 +74,8 @@ def refine(
         prior_mean: "auto", "zero", "head", "scaled head" (divided by the temperature), a number, or a vector (d,).
         prior_precision: "auto", a number, or a vector (d,).
         method: "laplace" (a Gaussian at the mode), "flow" (refined), "long flow" (with more layers, for longer), "hmc"
-            (sampled in the flow's coordinates), or "auto", which begins with the first and goes on only while predictions
-            are not those of the exact posterior.
+            (sampled in the flow's coordinates, for at most half an hour), or "auto", which begins with the first and goes on
+            only while predictions are not those of the exact posterior.
         flow: options of `fit_flow`, such as `{"max_steps": 2000}`.
         num_samples: draws that predictions are averaged over.
         device: where the posterior is fitted; where the network is, when not given.

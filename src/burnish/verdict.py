@@ -13,6 +13,7 @@ from burnish.drift import Drift, measure_drift
 from burnish.held_out import HeldOut, held_out_reason
 from burnish.inference.hmc import HmcFit
 from burnish.inference.sampler import FEW_DIVERGENCES
+from burnish.noise import check_generator
 from burnish.posteriors import DensityPosterior, Posterior, SamplePosterior
 from burnish.target import Target
 
@@ -29,7 +30,9 @@ class Verdict:
 
     `trusted` is about predictions: they are those of the exact posterior, for all that transitions from its draws show, and
     on the held-out points, where there are any, they are not worse than the network's by any amount that matters, nor
-    clearly worse than temperature scaling's. It cannot know of a mode that no chain visits.
+    clearly worse than temperature scaling's. It cannot know of a mode that no chain visits. And it is about averaged
+    predictions: where these do not depend on the width of the posterior, one that is much too narrow may be trusted though
+    its mutual information is too small; k-hat shows that.
     """
 
     trusted: bool
@@ -51,6 +54,8 @@ class Verdict:
     """The largest of all parameters, for samples of several chains."""
     divergences: int | None = None
     """Of the run that the samples come from."""
+    relocated: int | None = None
+    """Its chains that could not move and were put where others were."""
     held_out: HeldOut | None = None
 
     def __str__(self) -> str:
@@ -69,6 +74,8 @@ class Verdict:
             facts.append(f"{self.num_draws} draws, R-hat {self.rhat:.3f}")
         if self.divergences:
             facts.append(f"{self.divergences} divergences")
+        if self.relocated:
+            facts.append(f"{self.relocated} chains could not move and started elsewhere")
         if self.elbo_gain:
             nats = round(self.elbo_gain, 2) + 0.0  # zero added: a tiny negative number would print as -0.00
             facts.append(f"the flow gained {nats:.2f} ± {self.elbo_gain_standard_error:.2f} nats")
@@ -98,15 +105,14 @@ def judge(
         inputs: features (M, P) to predict for; some of the training inputs when not given.
         base: what a density was refined from, for the gain in ELBO.
         run: what samples come from: its R-hat and divergences enter the verdict, whatever part of its draws is judged.
-        held_out: scores on held-out points; without them, nothing is said about whether the target itself is any good.
-        num_draws: for importance weights and ELBO; by the size of the data when not given.
+        held_out: scores on held-out points, as in `bnn.verdict.held_out`; without them, nothing is said about whether the
+            target itself is any good.
+        num_draws: of a density, for importance weights and ELBO; by the size of the data when not given.
         generator: on the device of the posterior.
     """
     _check_posterior(target, posterior)
-    if run is not None and not isinstance(posterior, SamplePosterior):
-        raise ValueError("`run` must come with the samples it made, got a density beside it. Pass `run.posterior`.")
-    if base is not None and isinstance(posterior, SamplePosterior):
-        raise ValueError("`base` must come with a density that refines it, got samples beside it. Leave it out.")
+    check_generator(generator, target.data.inputs.device)
+    _check_companions(target, posterior, base, run, held_out, num_draws)
     inputs = target.data.inputs if inputs is None else inputs
     _check_inputs(target, inputs)
     if num_draws is None:
@@ -118,7 +124,7 @@ def judge(
     else:
         numbers = _weights(target, posterior, base, num_draws, generator)
     drift = measure_drift(target, posterior, inputs, generator=generator)
-    wrong = _drift_reason(drift) or _chains_reason(numbers)
+    wrong = _drift_reason(drift) or _chains_reason(posterior, numbers, run)
     right = "its predictions are those of the exact posterior, as far as transitions from its draws show."
     verdict = Verdict(trusted=wrong is None, reason=wrong or right, drift=drift, **numbers)
     return verdict if held_out is None else with_held_out(verdict, held_out)
@@ -132,7 +138,29 @@ def with_held_out(verdict: Verdict, held_out: HeldOut | None) -> Verdict:
     return replace(verdict, trusted=trusted, reason=reason, held_out=held_out)
 
 
+def _check_companions(
+    target: Target, posterior: Posterior, base: Any, run: Any, held_out: Any, num_draws: int | None
+) -> None:
+    """Refuses what would be ignored beside this posterior, or is something else."""
+    samples = isinstance(posterior, SamplePosterior)
+    if run is not None and not samples:
+        raise ValueError("`run` must come with the samples it made, got a density beside it. Pass `run.posterior`.")
+    if samples and (base is not None or num_draws is not None):
+        name = "num_draws" if base is None else "base"
+        raise ValueError(f"`{name}` must come with a density, got samples beside it. Leave it out.")
+    for name, value, kind in (("run", run, HmcFit), ("held_out", held_out, HeldOut), ("base", base, DensityPosterior)):
+        if value is not None and not isinstance(value, kind):
+            raise TypeError(f"`{name}` must be a {kind.__name__}, got {type(value).__name__}. Leave it out.")
+    dim = target.dim if run is None else run.posterior.dim
+    dim = dim if base is None else base.dim
+    if dim != target.dim:
+        name = "run" if base is None else "base"
+        raise ValueError(f"`{name}` must have the {target.dim} dimensions of the target, got {dim}. Pass another.")
+
+
 def _check_posterior(target: Target, posterior: Posterior) -> None:
+    if not isinstance(target, Target):
+        raise TypeError(f"`target` must be a Target, got {type(target).__name__}. Predictions need its model and data.")
     if not isinstance(posterior, SamplePosterior | DensityPosterior):
         raise TypeError(
             f"`posterior` must be samples, or have a density, got {type(posterior).__name__}. "
@@ -185,7 +213,7 @@ def _samples(posterior: SamplePosterior, run: HmcFit | None) -> dict[str, Any]:
     if run is not None:
         largest: float | None = run.rhat if run.nested_rhat is None else run.nested_rhat
     else:
-        known = posterior.num_chains is not None and posterior.num_chains > 1 and posterior.draws.shape[1] >= _LONG_CHAIN
+        known = posterior.num_chains is not None and posterior.num_chains > 1 and posterior.draws.shape[1] >= 4
         largest = float(rhat(posterior.draws).max()) if known else None
     return {
         "khat": None,
@@ -196,6 +224,7 @@ def _samples(posterior: SamplePosterior, run: HmcFit | None) -> dict[str, Any]:
         "elbo_gain_standard_error": 0.0,
         "rhat": largest,
         "divergences": None if run is None else run.divergences,
+        "relocated": None if run is None else run.relocated,
     }
 
 
@@ -215,10 +244,15 @@ def _drift_reason(drift: Drift) -> str | None:
     return None
 
 
-def _chains_reason(numbers: dict[str, Any]) -> str | None:
+def _chains_reason(posterior: Posterior, numbers: dict[str, Any], run: HmcFit | None) -> str | None:
     """What is wrong with the chains that samples come from, if anything."""
-    if numbers.get("rhat") is not None and not numbers["rhat"] < _MAX_RHAT:
+    if not isinstance(posterior, SamplePosterior):
+        return None
+    long = run is not None or posterior.draws.shape[1] >= _LONG_CHAIN  # R-hat of short ones is large by chance
+    if long and numbers["rhat"] is not None and not numbers["rhat"] < _MAX_RHAT:
         return f"its chains have not converged: R-hat {numbers['rhat']:.3f} after {numbers['num_draws']} draws."
+    if run is not None and not run.converged:
+        return f"its chains have not converged: {run.ess_bulk:.0f} effective of {numbers['num_draws']} draws."
     if numbers.get("divergences") and numbers["divergences"] > FEW_DIVERGENCES * numbers["num_draws"]:
         return f"{numbers['divergences']} of {numbers['num_draws']} trajectories diverged, so regions may be missing."
     return None

@@ -3,8 +3,10 @@
 import math
 import os
 import re
+import time
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from problems import classification, regression, regression_truth
@@ -16,7 +18,7 @@ from burnish.errors import FitError
 from burnish.inference.coordinates import Coordinates
 from burnish.inference.hmc import _MIN_WARMUP, _MIN_WARMUP_ADAPTING, _WARMUP, fit_hmc
 from burnish.inference.laplace import fit_laplace
-from burnish.inference.sampler import _relocate, begin
+from burnish.inference.sampler import _relocate, begin, leave_flow
 from burnish.noise import make_generator
 from burnish.posteriors import KINDS, FlowPosterior, Gaussian, SamplePosterior
 from burnish.scales import Diagonal
@@ -282,15 +284,22 @@ def test_superchains_that_never_meet_do_not_converge():
         assert bool((group.sign() == place.sign()).all())
 
 
-@pytest.mark.parametrize("rows", [1, 4])
-def test_superchains_start_together(rows, monkeypatch):
-    """From a place for each of them, or for all."""
-    start = torch.arange(3.0 * rows, dtype=torch.float64).view(rows, 3)
+def test_superchains_start_together(monkeypatch):
+    start = torch.arange(12.0, dtype=torch.float64).view(4, 3)
     seen = []
     monkeypatch.setattr(Normal, "log_prob_and_grad", lambda self, theta: (seen.append(theta), 0 / 0))
     with pytest.raises(ZeroDivisionError):
-        sample(Normal(), start[0] if rows == 1 else start, **ADAPTING, num_chains=32, num_superchains=4)
-    assert torch.equal(seen[0], start.repeat_interleave(32 // rows, 0))
+        sample(Normal(), start, **ADAPTING, num_chains=32, num_superchains=4)
+    assert torch.equal(seen[0], start.repeat_interleave(8, 0))
+
+
+def test_chains_from_one_place_are_no_superchains():
+    """Of two modes they know one, and superchains that all start there agree about it."""
+    start = torch.tensor([5.0], dtype=torch.float64)
+    fit = sample(Wells(), start, **ADAPTING, num_chains=256)
+    assert fit.nested_rhat is None
+    message = complaint(ValueError, Wells(), start, num_chains=256, num_superchains=16)
+    assert_clear(message, "num_superchains", "16 with one for each chain or for all of them")
 
 
 def test_chains_that_start_apart_are_no_superchains():
@@ -308,7 +317,7 @@ def test_chains_that_start_apart_are_no_superchains():
     assert not fit.converged
     assert fit.nested_rhat is None
     message = complaint(ValueError, Modes(), start, num_chains=256, num_superchains=16)
-    assert_clear(message, "num_superchains", "16 with a .start. for each chain")
+    assert_clear(message, "num_superchains", "16 with one for each chain")
 
 
 def test_a_density_with_data_of_its_own():
@@ -343,6 +352,16 @@ def test_a_flow_in_which_trajectories_diverge_is_left():
     samples = fit.posterior.samples
     assert float(samples.mean(0).abs().max()) < 4.5 / math.sqrt(fit.ess_bulk)
     assert float((samples.var(0) - 1.0).abs().max()) < 6.0 * math.sqrt(2 / fit.ess_bulk)
+
+
+def test_a_trajectory_is_not_longer_than_its_steps_allow():
+    class Stiff(Normal):
+        def log_prob_and_grad(self, theta):
+            stretched = theta * torch.tensor([1.0, 1.0, 1e5], dtype=torch.float64)
+            return -0.5 * stretched.square().sum(-1), -stretched * torch.tensor([1.0, 1.0, 1e5], dtype=torch.float64)
+
+    fit = sample(Stiff(), Gaussian(torch.zeros(3).double(), Diagonal(torch.tensor([1.0, 1.0, 1e-5]).double() ** 0.5)))
+    assert fit.length <= 512 * fit.step_size
 
 
 def test_divergences_are_in_the_result():
@@ -590,7 +609,7 @@ def assert_clear(message, name, got):
         ({"num_superchains": 1}, "num_superchains", "1"),
         ({"num_superchains": 3}, "num_superchains", "3"),
         ({"num_superchains": 4}, "num_superchains", "4"),
-        ({"target_accept": 0.0}, "target_accept", "0.0"),
+        ({"target_accept": 0.0}, "target_accept", "0"),
         ({"target_accept": 1.0}, "target_accept", "1.0"),
         ({"target_accept": math.nan}, "target_accept", "nan"),
         ({"max_rhat": 0.9}, "max_rhat", "0.9"),
@@ -602,9 +621,14 @@ def test_numbers_that_do_not_fit(options, name, got):
 
 @pytest.mark.parametrize("name", ["max_seconds", "min_ess", "checkpoint_seconds"])
 def test_numbers_that_must_be_positive(name):
+    assert_clear(complaint(TypeError, Normal(), standard(), **{name: "5"}), name, "str")
     for value in (0, -1.5, math.inf, math.nan):
         message = complaint(ValueError, Normal(), standard(), **{name: value})
-        assert message.startswith(f"`{name}` must be positive and finite, got {value:g}.")
+        assert_clear(message, name, f"{value:g}")
+
+
+def test_a_checkpoint_that_is_no_path():
+    assert_clear(complaint(TypeError, Normal(), standard(), checkpoint=3), "checkpoint", "int")
 
 
 @pytest.mark.parametrize("name", ["num_chains", "num_warmup", "max_draws", "min_draws", "num_superchains"])
@@ -634,6 +658,42 @@ def test_a_run_that_had_too_little_time_can_be_given_more(eager):
     resumed = sample(count, standard(), **options)
     assert torch.equal(resumed.posterior.samples, sample(Normal(), standard()).posterior.samples)
     assert resumed.seconds > 0.0
+
+
+def test_too_little_time_after_a_flow_was_left_says_so(monkeypatch):
+    def leave(state, *arguments, **options):
+        left = leave_flow(state, *arguments, **options)
+        time.sleep(0.1 if state.left_flow else 0.0)
+        return left
+
+    monkeypatch.setattr("burnish.inference.hmc.leave_flow", leave)
+    with pytest.raises(FitError, match="in affine coordinates, those of the flow having been left, before 30 of warm-up"):
+        sample(Normal(), absurd_flow(), num_chains=16, min_draws=20, max_seconds=2.0)
+
+
+@pytest.mark.parametrize("found", [torch.zeros(4), (torch.zeros(4),), (np.zeros(4), np.zeros((4, 3))), None])
+def test_what_is_no_value_with_a_gradient(found):
+    class Odd(Normal):
+        def log_prob_and_grad(self, theta):
+            return found
+
+    assert_clear(complaint(TypeError, Odd(), standard()), "target.log_prob_and_grad", type(found).__name__)
+
+
+@pytest.mark.parametrize("dim", [0, 3.0, lambda: 3, "3"])
+def test_what_is_no_number_of_dimensions(dim):
+    class Odd(Normal):
+        pass
+
+    Odd.dim = dim
+    message = complaint((TypeError, ValueError), Odd(), standard())
+    assert_clear(message, "target.dim", ".*" if callable(dim) else "0" if dim == 0 else type(dim).__name__)
+
+
+def test_draws_that_do_not_fit_into_memory_are_refused_before_the_work():
+    message = complaint(MemoryError, Normal(), standard(), num_chains=10**12)
+    assert "draws of 3 parameters needs" in message
+    assert "use fewer chains" in message
 
 
 @pytest.mark.parametrize("part", [0, 1])

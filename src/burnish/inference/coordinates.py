@@ -78,7 +78,13 @@ class Coordinates:
         with torch.enable_grad():
             leaf = z.detach().requires_grad_()
             theta, logdet = self.flow.from_noise(leaf)
-            value, grad = target.log_prob_and_grad(theta.detach())
+            found = target.log_prob_and_grad(theta.detach())
+            if not isinstance(found, tuple) or len(found) != 2 or not all(isinstance(part, Tensor) for part in found):
+                raise TypeError(
+                    f"`target.log_prob_and_grad` must give two tensors, got {type(found).__name__}. "
+                    "Return `value, grad`, both as torch.Tensor."
+                )
+            value, grad = found
             if value.shape != logdet.shape or grad.shape != theta.shape:
                 raise ValueError(
                     f"`target.log_prob_and_grad` must give log densities of shape {tuple(logdet.shape)} and gradients of "
@@ -117,7 +123,10 @@ def moments(draws: Tensor) -> Gaussian:
 
 
 def _moments_beyond_noise(z: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation (d,) of draws (n, C, d), both pulled towards none and towards one for all directions."""
+    """Mean and standard deviation (d,) of draws (n, C, d).
+
+    Noise is taken off: means are pulled towards zero, standard deviations towards what they are on average.
+    """
     flat = z.flatten(0, 1)
     spread = flat.std(0, correction=min(1, len(flat) - 1)) if len(flat) else z.new_zeros(z.shape[2])
     _check_spread(spread)

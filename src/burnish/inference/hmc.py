@@ -13,8 +13,9 @@ from burnish.convergence import ess_tail, rhat
 from burnish.errors import FitError
 from burnish.inference.checkpoint import read_checkpoint, write_checkpoint
 from burnish.inference.coordinates import Coordinates, Density
-from burnish.inference.sampler import State, advance, begin, retreat
+from burnish.inference.sampler import MAX_STEPS, State, advance, begin, leave_flow
 from burnish.inference.stopping import Rule, stacked
+from burnish.inference.trajectory import Chains
 from burnish.noise import check_generator
 from burnish.posteriors import FlowPosterior, Gaussian, Posterior, SamplePosterior
 from burnish.progress import Stages
@@ -98,8 +99,8 @@ def fit_hmc(
             then coordinates are found during the warm-up.
         generator: on the device of the start.
         num_chains: moved together, one matrix product for all.
-        num_superchains: places at which chains start together, for nested R-hat; 16 from 256 chains on when not given,
-            unless every chain has a start of its own.
+        num_superchains: places at which chains start together, for nested R-hat; from 256 chains on 16 when not given, where
+            that divides their number and `start` is not a start for each of them, nor one for all.
         num_warmup: transitions in which step size, trajectory length and coordinates adapt; they are not kept.
         min_draws: of each chain before the rule is first looked at.
         max_draws: of each chain at most.
@@ -108,18 +109,20 @@ def fit_hmc(
         min_ess: of the rule.
         target_accept: mean acceptance probability that the step size aims at; higher is slower and diverges less.
         checkpoint: a file to keep the state in. Where it exists, sampling goes on from it, to the same draws as if it had
-            never stopped, whatever `start` is; the generator is set to the state it had. A process that is killed while it
-            writes leaves the old state in place, and a `.burnish-*.tmp` beside it that may be deleted.
+            never stopped; `start` must be of the same kind and is not used, and the generator is set to the state it had. A
+            process that is killed while it writes leaves the old state in place, and a `.burnish-*.tmp` beside it that may
+            be deleted.
         checkpoint_seconds: between writing it, at least.
         progress: whether to show a bar with R-hat and effective sample size, if on a terminal.
 
     Raises:
         ValueError: where an argument does not fit, or the density is not finite at a start.
-        FitError: where the time is up before the warm-up is over.
+        FitError: where the time is up before there are `min_draws`, or no chain can move.
+        MemoryError: where draws need more memory than there is.
     """
     began = time.perf_counter()
-    together = not isinstance(start, Tensor) or start.ndim != 2 or len(start) != num_chains
-    min_draws, num_superchains = _check_numbers(num_chains, num_superchains, together, min_draws, max_draws)
+    several = not isinstance(start, Tensor) or (start.ndim == 2 and len(start) != num_chains)
+    min_draws, num_superchains = _check_numbers(num_chains, num_superchains, several, min_draws, max_draws)
     rule = Rule(max_rhat, min_ess, num_superchains, min_draws, max_draws, max_seconds)
     adapting = start is None or isinstance(start, Tensor)
     least, usual = (_MIN_WARMUP_ADAPTING, _WARMUP_ADAPTING) if adapting else (_MIN_WARMUP, _WARMUP)
@@ -127,13 +130,15 @@ def fit_hmc(
     check_at_least("num_warmup", num_warmup, least, "Step size and coordinates cannot adapt in fewer transitions.")
     options: dict[str, Any] = {"num_chains": num_chains, "num_superchains": num_superchains, "num_warmup": num_warmup}
     options["target_accept"] = target_accept
-    if not 0.0 < target_accept < 1.0:
+    check_positive("target_accept", target_accept, "Try 0.8, or 0.95 on divergences.")
+    if target_accept >= 1.0:
         raise ValueError(f"`target_accept` must lie between 0 and 1, got {target_accept}. Try 0.8, or 0.95 on divergences.")
-    check_positive("checkpoint_seconds", checkpoint_seconds)
+    check_positive("checkpoint_seconds", checkpoint_seconds, "Leave it out for half a minute.")
+    if checkpoint is not None and not isinstance(checkpoint, str | os.PathLike):
+        raise TypeError(f"`checkpoint` must be a path, got {type(checkpoint).__name__}. Pass the name of a file.")
+    _check_target(target, min_draws * num_chains, generator)
     state = _start(target, start, options, generator)
     z = state.chains.z
-    size = 3 * min_draws * z.numel() * z.element_size()  # as they come, by chain, and sorted to look at them
-    check_memory(f"{min_draws} draws of {num_chains} chains", size, z.device, "use fewer chains.")
     if checkpoint is not None and os.path.exists(checkpoint):
         state = read_checkpoint(checkpoint, target, z, generator, options)
     file = None if checkpoint is None else _File(checkpoint, checkpoint_seconds, options)
@@ -144,10 +149,10 @@ def fit_hmc(
         while ended is None:
             advance(state, target, generator=generator)
             state.seconds = earlier + time.perf_counter() - began
-            retreated = rule.due(state) and retreat(state, target, generator=generator)
+            left = not rule.late(state) and leave_flow(state, target, generator=generator)
             if file is not None:
                 file.write(state, generator, now=rule.late(state))  # before the rule may raise: more time can be given
-            ended = None if retreated else rule.look(state)
+            ended = None if left else rule.look(state)
             stage.describe(rule.describe(state))
     if file is not None:
         file.write(state, generator, now=True)
@@ -155,12 +160,24 @@ def fit_hmc(
     return replace(fit, seconds=earlier + time.perf_counter() - began)
 
 
+def _check_target(target: Density, num_draws: int, generator: torch.Generator) -> None:
+    """Refuses what cannot be sampled, and draws that do not fit into memory."""
+    if not hasattr(target, "log_prob_and_grad") or not hasattr(target, "dim"):
+        raise TypeError(
+            f"`target` must have `dim` and `log_prob_and_grad(theta)`, got {type(target).__name__}. Pass a `Target`."
+        )
+    check_at_least("target.dim", target.dim, 1, "It is the number of parameters.")
+    check_generator(generator, getattr(generator, "device", torch.device("cpu")))
+    size = 3 * num_draws * target.dim * 4  # as they come, by chain, and sorted to look at them; at least float32
+    check_memory(f"{num_draws} draws of {target.dim} parameters", size, generator.device, "use fewer chains.")
+
+
 def _check_numbers(
-    num_chains: int, num_superchains: int | None, together: bool, min_draws: int | None, max_draws: int
+    num_chains: int, num_superchains: int | None, several: bool, min_draws: int | None, max_draws: int
 ) -> tuple[int, int | None]:
     """Refuses counts that do not fit each other; the first look at the rule, and the superchains."""
     check_at_least("num_chains", num_chains, 2, "R-hat compares chains.")
-    if num_superchains is None and together and num_chains >= _MANY_CHAINS and num_chains % _SUPERCHAINS == 0:
+    if num_superchains is None and several and num_chains >= _MANY_CHAINS and num_chains % _SUPERCHAINS == 0:
         num_superchains = _SUPERCHAINS
     if num_superchains is not None:
         check_at_least("num_superchains", num_superchains, 2, "Nested R-hat compares superchains.")
@@ -169,10 +186,10 @@ def _check_numbers(
                 f"`num_superchains` must divide `num_chains` ({num_chains}) into groups of at least two, got "
                 f"{num_superchains}. Pass a smaller divisor."
             )
-        if not together:
+        if not several:
             raise ValueError(
-                f"`num_superchains` must come with chains that start together, got {num_superchains} with a `start` for "
-                f"each chain. Pass {num_superchains} starts, or leave it out."
+                f"`num_superchains` must come with a `start` for each of them, got {num_superchains} with one for each "
+                f"chain or for all of them. Pass {num_superchains} starts, or leave it out."
             )
     check_at_least("max_draws", max_draws, 4, "R-hat needs that many draws of each chain.")
     if min_draws is None:
@@ -182,22 +199,12 @@ def _check_numbers(
     return min_draws, num_superchains
 
 
-def _start(
-    target: Density,
-    start: Posterior | Tensor | None,
-    options: dict[str, Any],
-    generator: torch.Generator,
-) -> State:
+def _start(target: Density, start: Posterior | Tensor | None, options: dict[str, Any], generator: torch.Generator) -> State:
     """The chains where they start, in the coordinates they start in."""
     num_chains: int = options["num_chains"]
     adapting = start is None or isinstance(start, Tensor)
-    if not hasattr(target, "log_prob_and_grad") or not hasattr(target, "dim"):
-        raise TypeError(
-            f"`target` must have `dim` and `log_prob_and_grad(theta)`, got {type(target).__name__}. Pass a `Target`."
-        )
     num_places = options["num_superchains"] or num_chains
     if start is None:
-        check_generator(generator, getattr(generator, "device", torch.device("cpu")))
         dtype = target.data.inputs.dtype if isinstance(target, Target) else torch.float64
         start = torch.randn(num_places, target.dim, generator=generator, device=generator.device, dtype=dtype)
     if isinstance(start, Tensor):
@@ -206,15 +213,7 @@ def _start(
         ones = torch.ones_like(theta[0])
         coordinates = Coordinates(FlowPosterior(Gaussian.standard(ones), ()), "adapted")
     else:
-        if not callable(getattr(start, "sample", None)) or isinstance(start, type):
-            raise TypeError(
-                f"`start` must be a posterior, starts (C, d), or None, got {type(start).__name__}. Pass `fit.posterior`."
-            )
-        if getattr(start, "dim", None) != target.dim:
-            raise ValueError(
-                f"`start` must have the {target.dim} dimensions of the target, got {getattr(start, 'dim', type(start))}. "
-                "Pass a posterior of the same parameters."
-            )
+        _check_posterior(start, target.dim)
         theta = start.sample(num_places, generator=generator)
         try:
             coordinates = Coordinates.of(start, generator=generator)
@@ -232,15 +231,32 @@ def _start(
         target_accept=options["target_accept"],
         chains_together=num_chains // num_places,
     )
-    finite = torch.isfinite(state.chains.log_prob) & torch.isfinite(state.chains.grad).all(1)
+    _check_density(state.chains)
+    return state
+
+
+def _check_posterior(start: Any, dim: int) -> None:
+    if not callable(getattr(start, "sample", None)) or isinstance(start, type):
+        raise TypeError(
+            f"`start` must be a posterior, a tensor of starts (C, d), or None, got {type(start).__name__}. "
+            "Pass `fit.posterior`, or convert an array with `torch.as_tensor`."
+        )
+    if getattr(start, "dim", None) != dim:
+        raise ValueError(
+            f"`start` must have the {dim} dimensions of the target, got {getattr(start, 'dim', type(start))}. "
+            "Pass a posterior of the same parameters."
+        )
+
+
+def _check_density(chains: Chains) -> None:
+    finite = torch.isfinite(chains.log_prob) & torch.isfinite(chains.grad).all(1)
     if not bool(finite.all()):
         first = int((~finite).nonzero()[0])
         raise ValueError(
             f"`target` must have a finite log density and gradient at every start, got a log density of "
-            f"{float(state.chains.log_prob[first]):g} at chain {first} ({int((~finite).sum())} of {num_chains} chains). "
+            f"{float(chains.log_prob[first]):g} at chain {first} ({int((~finite).sum())} of {len(finite)} chains). "
             "Pass a `start` inside its support."
         )
-    return state
 
 
 def _check_starts(start: Tensor, dim: int, num_places: int, num_chains: int) -> Tensor:
@@ -294,7 +310,7 @@ def _result(state: State, rule: Rule, ended: str) -> HmcFit:
         relocated=state.relocated,
         coordinates=state.coordinates.kind + (" after flow" if state.left_flow else ""),
         step_size=state.tuning.step_size,
-        length=state.tuning.length,
+        length=min(state.tuning.length, MAX_STEPS * state.tuning.step_size),
         num_warmup=state.num_warmup,
         num_gradients=state.num_gradients,
         warmup_seconds=state.warmup_seconds,

@@ -11,8 +11,10 @@ from burnish.inference.trajectory import Chains, Transition, Tuning, fraction, r
 __all__: list[str] = []
 
 _FIRST_WINDOW, _GROWTH, _SHARE = 15, 1.5, 0.7  # transitions between changes of coordinates; their share of the warm-up
-_MAX_STEPS, _MAX_STEPS_EARLY = 512, 32  # of a trajectory, and while the coordinates are still poor
+MAX_STEPS, _MAX_STEPS_EARLY = 512, 32  # of a trajectory, and while the coordinates are still poor
 FEW_DIVERGENCES = 1e-3  # share of the trajectories that may diverge before a flow's coordinates, and trust, are lost
+_FEW_BY_CHANCE = 3  # divergences that show nothing yet, however few trajectories there were
+_FIRST_LOOK = 5  # draws of each chain after which divergences are first looked at
 _WINDOW_ENTRIES = 2**26  # numbers kept to estimate coordinates from
 
 
@@ -69,7 +71,7 @@ def begin(
     return State(coordinates, chains, Tuning(target_accept, 1.0), num_warmup, adapting, chains_together)
 
 
-def advance(state: State, target: Density, *, generator: torch.Generator, max_steps: int = _MAX_STEPS) -> None:
+def advance(state: State, target: Density, *, generator: torch.Generator, max_steps: int = MAX_STEPS) -> None:
     """One transition of at most so many steps, and what follows from it."""
     if state.iteration == 0:
         _restart(state, target, generator)
@@ -88,13 +90,24 @@ def advance(state: State, target: Density, *, generator: torch.Generator, max_st
         state.warmup_seconds = state.seconds
 
 
-def retreat(state: State, target: Density, *, generator: torch.Generator) -> bool:
-    """Leaves a flow's coordinates for affine ones if more than a few trajectories diverged in them; whether it did."""
-    if state.coordinates.kind != "flow" or not state.sampling:
+def is_due(num_draws: int, first: int) -> bool:
+    """Whether to look at a run now: after `first` draws, and whenever their number has grown by half.
+
+    It depends on nothing else, so that a run that was stopped and one that was not look at the same moments.
+    """
+    due = first
+    while due < num_draws:
+        due = max(due + 1, int(1.5 * due))
+    return num_draws == due
+
+
+def leave_flow(state: State, target: Density, *, generator: torch.Generator) -> bool:
+    """Changes a flow's coordinates for affine ones if more than a few trajectories diverged in them; whether it did."""
+    if state.coordinates.kind != "flow" or not state.sampling or not is_due(len(state.draws), _FIRST_LOOK):
         return False
     diverged = state.warmup_divergences + (0 if state.divergences is None else int(state.divergences))
     looked_at = (state.num_warmup - _settled(state.num_warmup) + len(state.draws)) * len(state.chains.z)
-    if diverged <= FEW_DIVERGENCES * looked_at:
+    if diverged <= max(_FEW_BY_CHANCE, FEW_DIVERGENCES * looked_at):
         return False
     straight = state.coordinates.straightened(generator=generator)
     accept, together = state.tuning.target_accept, state.chains_together

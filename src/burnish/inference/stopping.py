@@ -1,5 +1,6 @@
 """When a run of chains may stop: once they agree and are worth enough draws, or when a budget ends."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -8,11 +9,10 @@ from torch import Tensor
 from burnish._checks import check_memory, check_positive
 from burnish.convergence import ess_bulk, nested_rhat, rhat
 from burnish.errors import FitError
-from burnish.inference.sampler import State
+from burnish.inference.sampler import State, is_due
 
 __all__: list[str] = []
 
-_GROWTH = 1.5  # of the number of draws between two looks at the rule
 _SCREENED = 64  # parameters that are looked at first
 
 
@@ -31,19 +31,16 @@ class Rule:
     ess: float = float("nan")
 
     def __post_init__(self) -> None:
-        check_positive("max_rhat", self.max_rhat)
+        check_positive("max_rhat", self.max_rhat, "Leave it out for 1.01.")
         if self.max_rhat <= 1.0:
             raise ValueError(f"`max_rhat` must be above 1, got {self.max_rhat}. R-hat of perfect chains is 1.")
-        check_positive("min_ess", self.min_ess)
+        check_positive("min_ess", self.min_ess, "Leave it out for 400.")
         if self.max_seconds is not None:
-            check_positive("max_seconds", self.max_seconds)
+            check_positive("max_seconds", self.max_seconds, "Leave it out for no limit.")
 
     def due(self, state: State) -> bool:
         """Whether to look now: at numbers of draws that do not depend on time, so that a run can be repeated."""
-        count, due = len(state.draws), self.min_draws
-        while due < count:
-            due = max(due + 1, int(_GROWTH * due))
-        return count == due or count >= self.max_draws
+        return is_due(len(state.draws), self.min_draws) or len(state.draws) >= self.max_draws
 
     def late(self, state: State) -> bool:
         """Whether the time is up."""
@@ -54,7 +51,8 @@ class Rule:
         count, late = len(state.draws), self.late(state)
         if late and count < self.min_draws:
             raise FitError(
-                f"`max_seconds` {self.max_seconds:g} were over after {state.iteration} transitions, before "
+                f"`max_seconds` {self.max_seconds:g} were over after {state.iteration} transitions"
+                f"{' in affine coordinates, those of the flow having been left' if state.left_flow else ''}, before "
                 f"{state.num_warmup} of warm-up and {self.min_draws} draws; allow more time, or use fewer chains."
             )
         if not late and not self.due(state):
@@ -82,7 +80,8 @@ class Rule:
         if not state.sampling:
             return f"warm-up {state.iteration} of {state.num_warmup}"
         value = self.rhat if self.nested_rhat is None else self.nested_rhat
-        return f"{len(state.draws)} draws, R-hat {value:.3f}, ESS {self.ess:.0f}"
+        seen = "" if math.isnan(self.ess) else f", R-hat {value:.3f}, ESS {self.ess:.0f}"
+        return f"{len(state.draws)} draws{seen}"
 
 
 def stacked(state: State) -> Tensor:
