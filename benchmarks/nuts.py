@@ -174,15 +174,7 @@ class Setting:
         mass = "diagonal" if self.adapt_mass else "unit"
         return f"NUTS, {chains}, warm-up {self.num_warmup}, {mass} mass, accept {self.target_accept:g}"
 
-    def run(
-        self,
-        pool: ProcessPoolExecutor,
-        target: Target,
-        gaussian: Gaussian,
-        seed: int,
-        max_seconds: float,
-        whiten: bool = True,
-    ) -> list[NutsRun]:
+    def run(self, target: Target, gaussian: Gaussian, seed: int, max_seconds: float, whiten: bool = True) -> list[NutsRun]:
         """Every chain until its time is up."""
         options = {key: value for key, value in asdict(self).items() if key not in ("num_chains", "num_threads")}
         options |= {"num_draws": 10**6, "max_seconds": max_seconds, "whiten": whiten}
@@ -190,8 +182,9 @@ class Setting:
             with threads(self.num_threads):
                 return [sample_nuts(target, gaussian, seed=seed, **options)]
         seeds = [1000 * (number + 1) + seed for number in range(self.num_chains)]
-        jobs = [pool.submit(sample_nuts, target, gaussian, seed=seed, **options) for seed in seeds]
-        return [job.result() for job in jobs]
+        with make_pool(self.num_chains) as pool:  # one of its own: workers that have sampled are not idle afterwards
+            jobs = [pool.submit(sample_nuts, target, gaussian, seed=seed, **options) for seed in seeds]
+            return [job.result() for job in jobs]
 
 
 @contextmanager
@@ -271,11 +264,7 @@ def time_gradients(target: Target, gaussian: Gaussian, num_threads: int) -> list
 
 
 def try_settings(
-    pool: ProcessPoolExecutor,
-    target: Target,
-    gaussian: Gaussian,
-    gradients: list[dict[str, Any]],
-    options: argparse.Namespace,
+    target: Target, gaussian: Gaussian, gradients: list[dict[str, Any]], options: argparse.Namespace
 ) -> tuple[list[Setting], list[dict[str, Any]]]:
     """The best setting with a mass matrix that adapts and the best without, with the rows of all that were tried.
 
@@ -290,7 +279,7 @@ def try_settings(
     rows = []
 
     def attempt(setting: Setting) -> None:
-        rows.append(run_nuts(setting, pool, target, gaussian, options.seed, options.seconds))
+        rows.append(run_nuts(setting, target, gaussian, options.seed, options.seconds))
         ranked.append((rows[-1]["ess_per_second"], setting))
         ranked.sort(key=lambda entry: -entry[0])
 
@@ -326,20 +315,19 @@ def main() -> None:
     warnings.simplefilter("ignore")  # Pyro's, of the torch it runs on
     layer = load_last_layer(options.data, device, num_epochs=options.epochs)
     target = Target(layer.model, layer.train.subset(slice(0, options.points)), options.precision)
-    with make_pool(2) as pool:
-        results = compare(pool, target, options)
+    results = compare(target, options)
     config = {key: value for key, value in vars(options).items() if key not in ("out", "data")}
     if options.out or not options.quick:
         write_record(options.out or RESULTS / "nuts.json", config, results, device)
 
 
-def compare(pool: ProcessPoolExecutor, target: Target, options: argparse.Namespace) -> dict[str, Any]:
+def compare(target: Target, options: argparse.Namespace) -> dict[str, Any]:
     """All measurements: gradients, settings of NUTS, alternating rounds, the raw parameters."""
     laplace = fit_laplace(target)
     gaussian = laplace.posterior
     gradients = time_gradients(target, gaussian, options.threads)
     print_table(gradients)
-    settings, tried = try_settings(pool, target, gaussian, gradients, options)
+    settings, tried = try_settings(target, gaussian, gradients, options)
     rounds: list[dict[str, Any]] = []
     for number in range(options.rounds):
         seed, contenders = options.seed + 1 + number, [None, *settings]
@@ -347,11 +335,11 @@ def compare(pool: ProcessPoolExecutor, target: Target, options: argparse.Namespa
             if setting is None:
                 row = run_hmc(target, gaussian, seed, options.seconds)
             else:
-                row = run_nuts(setting, pool, target, gaussian, seed, options.seconds)
+                row = run_nuts(setting, target, gaussian, seed, options.seconds)
             rounds.append({"round": number, **row})
     by_rule = run_hmc(target, gaussian, options.seed, None)
     usual = replace(settings[0], num_warmup=min(options.warmups), adapt_mass=True, target_accept=0.8)
-    raw = run_nuts(usual, pool, target, gaussian, options.seed, options.raw_seconds, whiten=False)
+    raw = run_nuts(usual, target, gaussian, options.seed, options.raw_seconds, whiten=False)
     raw["converged"] = raw["rhat"] < 1.01 and raw["ess"] >= 400.0
     names = {"adapted": str(settings[0]), "unit": str(settings[1])}
     ratios = {mass: compare_speeds(name, rounds) for mass, name in names.items()} | compare_raw(rounds, raw)
