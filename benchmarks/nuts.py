@@ -268,8 +268,7 @@ def try_settings(
 ) -> tuple[list[Setting], list[dict[str, Any]]]:
     """The best setting with a mass matrix that adapts and the best without, with the rows of all that were tried.
 
-    Every warm-up is tried with one chain, the best of each kind with several: those differ in speed and in what a warm-up
-    of each chain costs, not in what suits the target.
+    Every warm-up is tried with one chain, the best of them and all without a mass matrix with several.
     """
     fastest = min(gradients, key=lambda row: row["milliseconds"])
     single = min((row for row in gradients if row["threads"] == 1), key=lambda row: row["milliseconds"])
@@ -285,8 +284,8 @@ def try_settings(
 
     for variant in variants:
         attempt(Setting(1, fastest["threads"], fastest["traced"], *variant))
-    for mass in (True, False):
-        setting = next(setting for _, setting in ranked if setting.adapt_mass is mass)
+    best_adapted = next(setting for _, setting in ranked if setting.adapt_mass)
+    for setting in [best_adapted, *(setting for _, setting in ranked if not setting.adapt_mass)]:
         attempt(replace(setting, num_chains=2, num_threads=1, jit=single["traced"]))
     return [next(setting for _, setting in ranked if setting.adapt_mass is mass) for mass in (True, False)], rows
 
