@@ -127,7 +127,7 @@ def test_the_run_that_samples_come_from(divergences, trusted, generator):
     assert not apart.trusted
     assert "its chains have not converged: R-hat 1.020" in apart.reason
     few = judge(target, run.posterior, run=replace(run, converged=False, ess_bulk=20.0, relocated=3), generator=generator)
-    assert few.reason == "its chains have not converged: 20 effective of 3200 draws." or divergences > 3
+    assert few.reason == "its chains have not converged: 20 effective of 3200 draws."
     assert not few.trusted
     assert "3 chains could not move and started elsewhere" in str(few)
     assert (f"{divergences} divergences" in str(verdict)) is (divergences > 0)

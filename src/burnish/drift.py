@@ -45,7 +45,9 @@ class Drift:
     """How far predictions moved, as mean total variation distance over inputs, and what to compare that with."""
 
     distance: float
-    """Between the predictions of the posterior and those after the transitions, the noise taken off."""
+    """Between the predictions of the posterior and those after the transitions, the noise taken off; 1, the largest there
+    is, where chains could not move along some direction and nothing was measured.
+    """
     noise: float
     """What the distance would be on average if the posterior were exact, by the spread between chains."""
     few_draws: float
@@ -89,7 +91,7 @@ def measure_drift(target: Target, posterior: Posterior, inputs: Tensor, *, gener
         try:
             for _ in range(_NUM_WARMUP + _NUM_KEPT):
                 advance(state, target, generator=generator, max_steps=_MAX_STEPS)
-        except FitError:  # not one chain moved
+        except FitError:  # no chain moves along some direction, so there is nothing to standardise it by
             return Drift(1.0, 0.0, 0.0, 0.0, 0.0, False, num_chains, len(inputs))
         drift = _compare(target, posterior, inputs, state, own, generator)
         if drift.moved or drift.distance > drift.tolerance:

@@ -151,11 +151,9 @@ def _check_companions(
     for name, value, kind in (("run", run, HmcFit), ("held_out", held_out, HeldOut), ("base", base, DensityPosterior)):
         if value is not None and not isinstance(value, kind):
             raise TypeError(f"`{name}` must be a {kind.__name__}, got {type(value).__name__}. Leave it out.")
-    dim = target.dim if run is None else run.posterior.dim
-    dim = dim if base is None else base.dim
-    if dim != target.dim:
-        name = "run" if base is None else "base"
-        raise ValueError(f"`{name}` must have the {target.dim} dimensions of the target, got {dim}. Pass another.")
+    name, given = ("base", base) if run is None else ("run", run.posterior)
+    if given is not None and given.dim != target.dim:
+        raise ValueError(f"`{name}` must have the {target.dim} dimensions of the target, got {given.dim}. Pass another.")
 
 
 def _check_posterior(target: Target, posterior: Posterior) -> None:
