@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.autograd.functional import jacobian
 
-from burnish.bijections import Affine, DiagonalScale, Planar, Radial, Rotation, Shift, SinhArcsinh
+from burnish.bijections import Planar, Radial, SinhArcsinh
+from burnish.linear_bijections import Affine, DiagonalScale, Rotation, Shift
 from burnish.noise import make_generator
 
 DIM = 3

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from burnish.bijections import Affine
 from burnish.drift import Drift, measure_drift
 from burnish.inference.flow import fit_flow
 from burnish.inference.hmc import fit_hmc
 from burnish.inference.laplace import fit_laplace
 from burnish.likelihoods import GaussianNoise
+from burnish.linear_bijections import Affine
 from burnish.noise import make_generator
 from burnish.posteriors import FlowPosterior, Gaussian, SamplePosterior
 from burnish.scales import Diagonal

@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from burnish.bijections import Affine, DiagonalScale, Planar, Radial, Rotation, Shift, SinhArcsinh
+from burnish.bijections import Planar, Radial, SinhArcsinh
 from burnish.encoding import decode, encode
 from burnish.heads import LinearHead, Model
 from burnish.likelihoods import Bernoulli, Categorical, GaussianNoise
+from burnish.linear_bijections import Affine, DiagonalScale, Rotation, Shift
 from burnish.noise import make_generator
 from burnish.posteriors import FlowPosterior, Gaussian, SamplePosterior
 from burnish.scales import Dense, Diagonal, Kronecker

@@ -6,10 +6,14 @@ import pytest
 import torch
 from torch.distributions import MultivariateNormal
 
-from burnish.bijections import DiagonalScale, Planar, Radial, Shift, SinhArcsinh
+from burnish.bijections import Planar, Radial, SinhArcsinh
+from burnish.encoding import decode, encode
+from burnish.linear_bijections import DiagonalScale, Shift
 from burnish.noise import make_generator
-from burnish.posteriors import DensityPosterior, FlowPosterior, Gaussian, SamplePosterior
-from burnish.scales import Dense, Diagonal
+from burnish.posteriors import KINDS as STORED
+from burnish.posteriors import DensityPosterior, FlowPosterior, Gaussian, MixturePosterior, SamplePosterior
+from burnish.scales import Dense, Diagonal, LowRank
+from burnish.storage import read_file, write_file
 
 DIM = 6
 
@@ -45,7 +49,14 @@ DENSITIES = {
     "gaussian": lambda gaussian: gaussian,
     "whitened flow": lambda gaussian: FlowPosterior.whitened(gaussian, layers(DIM)),
     "raw flow": lambda gaussian: FlowPosterior(gaussian, layers(DIM)),
+    "mixture": lambda gaussian: MixturePosterior(
+        (gaussian, FlowPosterior.whitened(gaussian, layers(DIM)), shifted(gaussian))
+    ),
 }
+
+
+def shifted(gaussian):
+    return Gaussian(gaussian.mean + 2.0, gaussian.scale)
 
 
 @pytest.fixture
@@ -53,12 +64,12 @@ def gaussian(scale):
     return Gaussian(draw(DIM, seed=9), scale)
 
 
-@pytest.fixture(params=["gaussian", "whitened flow", "raw flow"])
+@pytest.fixture(params=["gaussian", "whitened flow", "raw flow", "mixture"])
 def density(request, gaussian):
     return DENSITIES[request.param](gaussian)
 
 
-@pytest.fixture(params=["gaussian", "whitened flow", "raw flow", "samples"])
+@pytest.fixture(params=["gaussian", "whitened flow", "raw flow", "mixture", "samples"])
 def posterior(request, gaussian):
     if request.param == "samples":
         return SamplePosterior(gaussian.sample(50, generator=make_generator(2)))
@@ -126,7 +137,11 @@ def test_float32_density_is_summed_in_float64():
         torch.testing.assert_close(log_prob, density.log_prob(theta), rtol=1e-5, atol=1e-5)
 
 
-KINDS = {"gaussian": Gaussian.standard, "flow": lambda like: FlowPosterior.whitened(Gaussian.standard(like), [])}
+KINDS = {
+    "gaussian": Gaussian.standard,
+    "flow": lambda like: FlowPosterior.whitened(Gaussian.standard(like), []),
+    "mixture": lambda like: MixturePosterior((Gaussian.standard(like),)),
+}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -256,3 +271,105 @@ def test_mean_not_finite():
 def test_mean_of_another_dtype():
     with pytest.raises(TypeError, match=r"`mean` must be torch\.float32 on cpu like the scale, got torch\.float64"):
         Gaussian(torch.zeros(2, dtype=torch.float64), Diagonal(torch.ones(2)))
+
+
+def test_mixture_density(gaussian):
+    parts = (gaussian, shifted(gaussian), Gaussian.standard(gaussian.mean))
+    theta = 2.0 * draw(20, DIM)
+    densities = [MultivariateNormal(part.mean, part.scale.covariance()).log_prob(theta).exp() for part in parts]
+    torch.testing.assert_close(MixturePosterior(parts).log_prob(theta).exp(), sum(densities) / 3, rtol=1e-10, atol=0.0)
+
+
+def test_mixture_density_far_out():
+    """Where no component's density is a number that can be represented."""
+    like = torch.zeros(2, dtype=torch.float64)
+    mixture = MixturePosterior((Gaussian.standard(like), Gaussian(like + 100.0, Diagonal(like + 1.0))))
+    expected = Gaussian.standard(like).log_prob(like - 60.0) - math.log(2.0)
+    torch.testing.assert_close(mixture.log_prob(like - 60.0), expected)
+
+
+def test_mixture_moments(generator):
+    narrow = Gaussian(torch.tensor([3.0, 0.0]).double(), Diagonal(torch.tensor([0.5, 1.0]).double()))
+    wide = Gaussian(torch.tensor([-1.0, 1.0]).double(), Dense(torch.tensor([[2.0, 0.0], [1.0, 1.0]]).double()))
+    samples, count = MixturePosterior((narrow, wide)).sample(20_000, generator=generator), 20_000
+    mean = 0.5 * (narrow.mean + wide.mean)
+    covariance = 0.5 * (narrow.scale.covariance() + wide.scale.covariance())
+    covariance = covariance + 0.25 * torch.outer(narrow.mean - wide.mean, narrow.mean - wide.mean)
+    assert bool(((samples.mean(0) - mean).abs() < 5 * (covariance.diagonal() / count).sqrt()).all())
+    centred = samples - mean
+    products = centred.unsqueeze(1) * centred.unsqueeze(2)
+    error = (products.mean(0) - covariance).abs()
+    assert bool((error < 5 * products.std(0) / math.sqrt(count)).all())
+
+
+def points(count):
+    """Components so far apart that a draw tells which one it is from."""
+    means = [torch.full((1,), 100.0 * index) for index in range(count)]
+    return MixturePosterior(tuple(Gaussian(mean, Diagonal(torch.ones(1))) for mean in means))
+
+
+@pytest.mark.parametrize("num_samples", [1, 3, 4, 10, 403])
+def test_mixture_draws_are_shared_evenly(num_samples, generator):
+    drawn = (points(4).sample(num_samples, generator=generator).flatten() / 100.0).round().long()
+    counts = drawn.bincount(minlength=4)
+    assert int(counts.max() - counts.min()) <= 1
+    if num_samples > 4:
+        assert drawn.tolist() != sorted(drawn.tolist())
+
+
+def test_a_single_draw_of_a_mixture_comes_from_any_component(generator):
+    mixture, count = points(4), 2000
+    drawn = torch.cat([mixture.sample(1, generator=generator) for _ in range(count)])
+    counts = (drawn.flatten() / 100.0).round().long().bincount(minlength=4)
+    assert bool(((counts / count - 0.25).abs() < 5 * math.sqrt(0.25 * 0.75 / count)).all())
+
+
+def test_mixture_of_one_is_its_component(gaussian):
+    theta = draw(5, DIM)
+    torch.testing.assert_close(MixturePosterior((gaussian,)).log_prob(theta), gaussian.log_prob(theta))
+
+
+def test_mixtures_come_back_exactly_from_a_file(tmp_path):
+    low_rank = LowRank.from_covariance(0.5 + draw(DIM).abs(), draw(DIM, 2, seed=1))
+    mixture = MixturePosterior((Gaussian(draw(DIM), low_rank), FlowPosterior(Gaussian(draw(DIM), low_rank), layers(DIM))))
+    tree, tensors = encode(mixture, STORED)
+    write_file(tmp_path / "mixture.safetensors", {"value": tree}, tensors)
+    header, tensors = read_file(tmp_path / "mixture.safetensors")
+    back = decode(header["value"], tensors, STORED)
+    assert isinstance(back, MixturePosterior)
+    theta, log_prob = mixture.sample_and_log_prob(7, generator=make_generator(3))
+    again, again_log_prob = back.sample_and_log_prob(7, generator=make_generator(3))
+    assert torch.equal(theta, again)
+    assert torch.equal(log_prob, again_log_prob)
+
+
+@pytest.mark.parametrize(
+    ("components", "error", "message"),
+    [
+        ((), ValueError, "`components` must be a tuple of at least one posterior, got none"),
+        (None, ValueError, "`components` must be a tuple of at least one posterior, got NoneType"),
+        (
+            (SamplePosterior(torch.zeros(2, 3)),),
+            TypeError,
+            "`components` must be posteriors with a density, got SamplePosterior at 0",
+        ),
+        (
+            (Gaussian.standard(torch.zeros(2)), Gaussian.standard(torch.zeros(3))),
+            ValueError,
+            r"`components` must have one number of dimensions, got \[2, 3\]",
+        ),
+        (
+            (Gaussian.standard(torch.zeros(2)), KINDS["flow"](torch.zeros(2).double())),
+            TypeError,
+            "`components` must be torch.float32 on cpu like the first one, got torch.float64",
+        ),
+        (
+            (KINDS["mixture"](torch.zeros(2)), Gaussian.standard(torch.zeros(2).double())),
+            TypeError,
+            "`components` must be torch.float32 on cpu like the first one, got torch.float64",
+        ),
+    ],
+)
+def test_components_that_do_not_fit(components, error, message):
+    with pytest.raises(error, match=message):
+        MixturePosterior(components)

@@ -17,8 +17,8 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from burnish import storage
-from burnish.bijections import Rotation, Shift
 from burnish.encoding import decode, encode
+from burnish.linear_bijections import Rotation, Shift
 from burnish.noise import make_generator
 from burnish.posteriors import FlowPosterior, Gaussian
 from burnish.scales import Dense

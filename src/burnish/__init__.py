@@ -1,29 +1,46 @@
-"""burnish: a Bayesian posterior for the last layer of any trained network, post hoc, in seconds, checked."""
+"""burnish: a Bayesian posterior for any trained network, its last layer or all of it, post hoc, in seconds, checked."""
 
 from burnish import convergence, diagnostics, metrics
 from burnish.batches import Batch
 from burnish.bayesian_network import BayesianNetwork, Refinement, load
-from burnish.bijections import Affine, Bijection, DiagonalScale, Planar, Radial, Rotation, Shift, SinhArcsinh
+from burnish.bijections import Bijection, Planar, Radial, SinhArcsinh, Subspace
 from burnish.drift import Drift
 from burnish.errors import FitError
+from burnish.evidence import (
+    Evidence,
+    EvidenceBound,
+    EvidenceCandidate,
+    EvidenceComparison,
+    compare_evidence,
+    estimate_evidence,
+)
 from burnish.features import Backbone, extract_features, split_last_layer
-from burnish.heads import LinearHead, Model
+from burnish.flat_network import FlatNetwork, flatten_network
+from burnish.heads import Head, LinearHead, Model
 from burnish.held_out import HeldOut, Score
 from burnish.inference.coordinates import Density
+from burnish.inference.ensemble import EnsembleFit, fit_ensemble
+from burnish.inference.flipout import FlipoutFit, fit_flipout, kl_divergence, variational_network
 from burnish.inference.flow import FlowFit, default_bijections, fit_flow, paper_protocol
 from burnish.inference.hmc import HmcFit, fit_hmc
 from burnish.inference.laplace import LaplaceFit, fit_laplace
 from burnish.inference.mode import Mode, find_mode
 from burnish.inference.prior import prior_mean_candidates, tune_prior
 from burnish.inference.selection import choose_target
+from burnish.inference.sgmcmc import CsghmcFit, fit_csghmc
+from burnish.inference.subspace import leading_directions, misfit_directions, subnetwork_directions, trajectory_directions
+from burnish.inference.swag import MultiSwagFit, SwagFit, fit_multiswag, fit_swag, swag_gaussian
 from burnish.inference.temperature import TemperatureFit, fit_temperature
+from burnish.inference.variational import VbFit, fit_vb
+from burnish.inference.variational_layers import VariationalConv2d, VariationalLayer, VariationalLinear
 from burnish.ladder import Rung
 from burnish.likelihoods import Bernoulli, Categorical, GaussianNoise, Likelihood
+from burnish.linear_bijections import Affine, DiagonalScale, LowRankStretch, Rotation, Shift, Triangular
 from burnish.noise import make_generator
-from burnish.posteriors import DensityPosterior, FlowPosterior, Gaussian, Posterior, SamplePosterior
+from burnish.posteriors import DensityPosterior, FlowPosterior, Gaussian, MixturePosterior, Posterior, SamplePosterior
 from burnish.predictive import Prediction, predict
 from burnish.refine import refine
-from burnish.scales import Dense, Diagonal, Kronecker, Scale
+from burnish.scales import BlockDiagonal, Dense, Diagonal, Kronecker, LowRank, Scale
 from burnish.target import Expansion, KroneckerCurvature, PriorCandidate, PriorTuning, SubsampledTarget, Target
 from burnish.verdict import Verdict, judge
 
@@ -36,19 +53,29 @@ __all__ = [
     "BayesianNetwork",
     "Bernoulli",
     "Bijection",
+    "BlockDiagonal",
     "Categorical",
+    "CsghmcFit",
     "Dense",
     "Density",
     "DensityPosterior",
     "Diagonal",
     "DiagonalScale",
     "Drift",
+    "EnsembleFit",
+    "Evidence",
+    "EvidenceBound",
+    "EvidenceCandidate",
+    "EvidenceComparison",
     "Expansion",
     "FitError",
+    "FlatNetwork",
+    "FlipoutFit",
     "FlowFit",
     "FlowPosterior",
     "Gaussian",
     "GaussianNoise",
+    "Head",
     "HeldOut",
     "HmcFit",
     "Kronecker",
@@ -56,8 +83,12 @@ __all__ = [
     "LaplaceFit",
     "Likelihood",
     "LinearHead",
+    "LowRank",
+    "LowRankStretch",
+    "MixturePosterior",
     "Mode",
     "Model",
+    "MultiSwagFit",
     "Planar",
     "Posterior",
     "Prediction",
@@ -73,27 +104,50 @@ __all__ = [
     "Shift",
     "SinhArcsinh",
     "SubsampledTarget",
+    "Subspace",
+    "SwagFit",
     "Target",
     "TemperatureFit",
+    "Triangular",
+    "VariationalConv2d",
+    "VariationalLayer",
+    "VariationalLinear",
+    "VbFit",
     "Verdict",
     "choose_target",
+    "compare_evidence",
     "convergence",
     "default_bijections",
     "diagnostics",
+    "estimate_evidence",
     "extract_features",
     "find_mode",
+    "fit_csghmc",
+    "fit_ensemble",
+    "fit_flipout",
     "fit_flow",
     "fit_hmc",
     "fit_laplace",
+    "fit_multiswag",
+    "fit_swag",
     "fit_temperature",
+    "fit_vb",
+    "flatten_network",
     "judge",
+    "kl_divergence",
+    "leading_directions",
     "load",
     "make_generator",
     "metrics",
+    "misfit_directions",
     "paper_protocol",
     "predict",
     "prior_mean_candidates",
     "refine",
     "split_last_layer",
+    "subnetwork_directions",
+    "swag_gaussian",
+    "trajectory_directions",
     "tune_prior",
+    "variational_network",
 ]

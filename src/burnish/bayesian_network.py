@@ -165,7 +165,7 @@ class BayesianNetwork(nn.Module):
         if not parts:
             raise ValueError("`x` must hold at least one point, got none. Pass one row per point.")
         features = torch.cat(parts).to(self.samples.device, self.samples.dtype)
-        if features.ndim != 2 or features.shape[1] != self.model.head.num_features:
+        if features.ndim != 2 or features.shape[1] != self.model.linear_head.num_features:
             raise ValueError(
                 f"`x` must be a batch of inputs with one row per point, got one that has features of shape "
                 f"{tuple(features.shape)}. Add the dimension of the batch: `x.unsqueeze(0)`."
@@ -197,7 +197,7 @@ class BayesianNetwork(nn.Module):
 
     def extra_repr(self) -> str:
         """One line: how many samples of what."""
-        head = self.model.head
+        head = self.model.linear_head
         return f"{len(self.samples)} samples of {head.num_outputs} x {head.num_features} weights, {self.model.likelihood}"
 
 
@@ -215,7 +215,7 @@ def load(path: str | os.PathLike[str], network: nn.Module) -> BayesianNetwork:
     if not isinstance(refinement, Refinement):
         raise ValueError(f"`path` {os.fspath(path)} must hold a refinement, got {type(refinement).__name__}. Save it again.")
     layer = dict(network.named_modules(remove_duplicate=False)).get(refinement.head)
-    head = refinement.model.head
+    head = refinement.model.linear_head
     if not isinstance(layer, nn.Linear) or (layer.in_features, layer.out_features) != (head.num_features, head.num_outputs):
         raise ValueError(
             f"`network` must have a linear layer {refinement.head!r} from {head.num_features} to {head.num_outputs}, got "

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from burnish._checks import check_finite
 from burnish.noise import check_generator
-from burnish.scales import Scale
 
-__all__ = ["Affine", "Bijection", "DiagonalScale", "Planar", "Radial", "Rotation", "Shift", "SinhArcsinh"]
+__all__ = ["Bijection", "Planar", "Radial", "SinhArcsinh", "Subspace"]
 
 
 class Bijection(ABC):
@@ -39,87 +39,9 @@ class Bijection(ABC):
         """A copy with other parameters."""
         return replace(self, **parameters)  # type: ignore[type-var]
 
-
-@dataclass(frozen=True, eq=False)
-class Affine(Bijection):
-    """`mean + scale z`, with nothing to learn: whitening by a Gaussian is this map."""
-
-    mean: Tensor
-    scale: Scale
-
-    def forward(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        return self.mean + self.scale.matmul(z), self.scale.logdet().expand(z.shape[:-1])
-
-    def inverse(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        return self.scale.solve(z - self.mean), -self.scale.logdet().expand(z.shape[:-1])
-
-    def parameters(self) -> dict[str, Tensor]:
-        return {}
-
-
-@dataclass(frozen=True, eq=False)
-class Rotation(Bijection):
-    """`matrix z` for an orthogonal matrix, with nothing to learn: between elementwise layers it mixes the coordinates."""
-
-    matrix: Tensor
-
-    @classmethod
-    def cosine(cls, like: Tensor) -> Self:
-        """The discrete cosine transform, which mixes all coordinates alike, for vectors like `like` (d,)."""
-        count = like.shape[-1]
-        index = torch.arange(count, dtype=torch.float64, device=like.device)
-        matrix = torch.cos(math.pi / count * index.unsqueeze(1) * (index + 0.5)) * math.sqrt(2.0 / count)
-        matrix[0] /= math.sqrt(2.0)
-        return cls(matrix.to(like.dtype))
-
-    def transposed(self) -> Self:
-        """The rotation back."""
-        return type(self)(self.matrix.T)
-
-    def forward(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        return z @ self.matrix.T, z.new_zeros(z.shape[:-1])
-
-    def inverse(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        return z @ self.matrix, z.new_zeros(z.shape[:-1])
-
-    def parameters(self) -> dict[str, Tensor]:
-        return {}
-
-
-@dataclass(frozen=True, eq=False)
-class Shift(Bijection):
-    """`z + offset`."""
-
-    offset: Tensor
-
-    @classmethod
-    def identity(cls, like: Tensor) -> Self:
-        """No shift, for vectors like `like` (d,)."""
-        return cls(torch.zeros_like(like))
-
-    def forward(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        return z + self.offset, z.new_zeros(z.shape[:-1])
-
-    def inverse(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        return z - self.offset, z.new_zeros(z.shape[:-1])
-
-
-@dataclass(frozen=True, eq=False)
-class DiagonalScale(Bijection):
-    """`z * exp(log_scale)` elementwise."""
-
-    log_scale: Tensor
-
-    @classmethod
-    def identity(cls, like: Tensor) -> Self:
-        """Scale one, for vectors like `like` (d,)."""
-        return cls(torch.zeros_like(like))
-
-    def forward(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        return z * self.log_scale.exp(), self.log_scale.sum().expand(z.shape[:-1])
-
-    def inverse(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        return z * (-self.log_scale).exp(), -self.log_scale.sum().expand(z.shape[:-1])
+    def fits(self, dim: int) -> bool:
+        """Whether it acts on so many dimensions."""
+        return all(parameter.ndim == 0 or len(parameter) == dim for parameter in self.parameters().values())
 
 
 # Tails between the square root and the square of the Gaussian's: enough for skewed and heavy-tailed weights, and
@@ -304,3 +226,63 @@ def _newton(root: Tensor, image: Tensor, product: Tensor) -> Tensor:
 
 def _inverse_softplus(value: Tensor) -> Tensor:
     return value + torch.log(-torch.expm1(-value))
+
+
+@dataclass(frozen=True, eq=False)
+class Subspace(Bijection):
+    """Bijections of the k coordinates `z basis`, and nothing else: the orthogonal complement stays as it is.
+
+    Under a standard normal base, coordinates and complement are independent, so the complement keeps its Gaussian.
+    """
+
+    basis: Tensor
+    """(d, k), orthonormal."""
+    bijections: tuple[Bijection, ...]
+    """Of k dimensions, the first one applied first."""
+
+    def __post_init__(self) -> None:
+        if self.basis.ndim != 2 or not 1 <= self.basis.shape[1] <= self.basis.shape[0]:
+            raise ValueError(
+                f"`basis` must have shape (d, k) with 1 <= k <= d, got {tuple(self.basis.shape)}. "
+                "Pass one column for each direction."
+            )
+        check_finite("basis", self.basis, "Orthonormalise it with `torch.linalg.qr`.")
+        eye = torch.eye(self.basis.shape[1], dtype=self.basis.dtype, device=self.basis.device)
+        error = float((self.basis.T @ self.basis - eye).abs().max())
+        if error > 1e-3:
+            raise ValueError(
+                f"`basis` must be orthonormal, got products off by {error:.2g}. Orthonormalise it with `torch.linalg.qr`."
+            )
+        for bijection in self.bijections:
+            if not bijection.fits(self.basis.shape[1]):
+                raise ValueError(
+                    f"`bijections` must act on the {self.basis.shape[1]} dimensions of the subspace, got a "
+                    f"{type(bijection).__name__} that does not. Make them for `basis[0]`."
+                )
+
+    def forward(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        inner = z @ self.basis
+        image, logdet = inner, z.new_zeros(z.shape[:-1])
+        for bijection in self.bijections:
+            image, step = bijection.forward(image)
+            logdet = logdet + step
+        return z + (image - inner) @ self.basis.T, logdet
+
+    def inverse(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        inner = z @ self.basis
+        preimage, logdet = inner, z.new_zeros(z.shape[:-1])
+        for bijection in reversed(self.bijections):
+            preimage, step = bijection.inverse(preimage)
+            logdet = logdet + step
+        return z + (preimage - inner) @ self.basis.T, logdet
+
+    def parameters(self) -> dict[str, Tensor]:
+        return {f"{i}.{k}": v for i, bijection in enumerate(self.bijections) for k, v in bijection.parameters().items()}
+
+    def with_parameters(self, parameters: dict[str, Tensor]) -> Self:
+        own = [{k: parameters[f"{i}.{k}"] for k in b.parameters()} for i, b in enumerate(self.bijections)]
+        inner = tuple(bijection.with_parameters(values) for bijection, values in zip(self.bijections, own, strict=True))
+        return type(self)(self.basis, inner)
+
+    def fits(self, dim: int) -> bool:
+        return len(self.basis) == dim

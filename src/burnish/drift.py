@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from burnish.bijections import Affine
 from burnish.errors import FitError
 from burnish.heads import Model
 from burnish.inference.coordinates import Coordinates
 from burnish.inference.laplace import choose_structure, fit_laplace
 from burnish.inference.sampler import State, advance, begin
 from burnish.likelihoods import GaussianNoise
+from burnish.linear_bijections import Affine
 from burnish.posteriors import FlowPosterior, Gaussian, Posterior, SamplePosterior
 from burnish.scales import Diagonal
 from burnish.target import Target

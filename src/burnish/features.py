@@ -205,7 +205,7 @@ def _verify_split(backbone: Backbone, model: Model, theta: Tensor, name: str, ou
     reason = ""
     try:
         features = call_network(backbone, example)
-        if not isinstance(features, Tensor) or features.shape != (len(output), model.head.num_features):
+        if not isinstance(features, Tensor) or features.shape != (len(output), model.linear_head.num_features):
             reason = f"the rest of the network gives {getattr(features, 'shape', type(features))}"
         elif not _close(model(theta, features.to(theta.dtype)), output.to(theta.dtype), half=features.dtype != theta.dtype):
             reason = "its outputs differ"

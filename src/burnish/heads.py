@@ -1,6 +1,8 @@
 """What maps flat parameter vectors and inputs to outputs, and the model that adds a likelihood."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -8,7 +10,32 @@ from torch import Tensor
 from burnish._checks import check_at_least
 from burnish.likelihoods import Categorical, Likelihood
 
-__all__ = ["LinearHead", "Model"]
+__all__ = ["Head", "LinearHead", "Model"]
+
+
+class Head(Protocol):
+    """A map from flat parameters (..., d) and inputs (N, ...) to outputs (..., N, C)."""
+
+    @property
+    def dim(self) -> int:
+        """Number of parameters d."""
+
+    @property
+    def num_outputs(self) -> int:
+        """Number of outputs C."""
+
+    @property
+    def entries(self) -> int:
+        """Numbers kept for one point under one parameter vector: memory is bounded by them."""
+
+    def __call__(self, theta: Tensor, inputs: Tensor) -> Tensor:
+        """Outputs (..., N, C), differentiable."""
+
+    def linearise(self, theta: Tensor, inputs: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """Outputs, and the transpose of their Jacobian by theta: (..., N, C) to (..., d). Asked for once."""
+
+    def check_inputs(self, name: str, inputs: Tensor) -> None:
+        """Refuses inputs that the head cannot take."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +59,19 @@ class LinearHead:
         """Number of parameters d."""
         return self.num_outputs * (self.num_features + self.bias)
 
+    @property
+    def entries(self) -> int:
+        """Numbers kept for one point under one parameter vector: its outputs."""
+        return self.num_outputs
+
+    def check_inputs(self, name: str, inputs: Tensor) -> None:
+        """Refuses anything but features (N, P)."""
+        if inputs.ndim != 2 or inputs.shape[1] != self.num_features:
+            raise ValueError(
+                f"`{name}` must have shape (N, {self.num_features}) for this head, got {tuple(inputs.shape)}. "
+                "Pass features from the backbone that the head was split from, not raw inputs."
+            )
+
     def __call__(self, theta: Tensor, inputs: Tensor) -> Tensor:
         """Outputs (..., N, C) for parameters (..., d) and inputs (N, P)."""
         weight, bias = self._split(theta)
@@ -39,6 +79,10 @@ class LinearHead:
         rows = weight.reshape(-1, self.num_features)
         outputs = rows @ inputs.T if bias is None else torch.addmm(bias.reshape(-1, 1), rows, inputs.T)
         return outputs.view(*theta.shape[:-1], self.num_outputs, inputs.shape[0]).transpose(-1, -2)
+
+    def linearise(self, theta: Tensor, inputs: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """Outputs and `pullback`, which is the same at every theta."""
+        return self(theta, inputs), lambda cotangents: self.pullback(cotangents, inputs)
 
     def pullback(self, cotangents: Tensor, inputs: Tensor) -> Tensor:
         """The transpose of the Jacobian: (..., N, C) on outputs to (..., d) on parameters, in one matrix product."""
@@ -76,7 +120,7 @@ class LinearHead:
 class Model:
     """A head and a likelihood: all that is needed to predict from parameters. It knows no data."""
 
-    head: LinearHead
+    head: Head
     likelihood: Likelihood = field(default_factory=Categorical)
 
     def __post_init__(self) -> None:
@@ -86,6 +130,16 @@ class Model:
                 "Pass `Categorical()`, `Bernoulli()` or `GaussianNoise(std)`."
             )
         self.likelihood.check_outputs(self.head.num_outputs)
+
+    @property
+    def linear_head(self) -> LinearHead:
+        """The head, where it is a linear layer; refuses others."""
+        if not isinstance(self.head, LinearHead):
+            raise TypeError(
+                f"`model` must have a linear head here, got {type(self.head).__name__}. "
+                "Split the last layer off with `split_last_layer`."
+            )
+        return self.head
 
     def __call__(self, theta: Tensor, inputs: Tensor) -> Tensor:
         """Outputs (..., N, C) for parameters (..., d)."""

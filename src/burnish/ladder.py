@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from burnish.bijections import Rotation, Shift, SinhArcsinh
+from burnish.bijections import SinhArcsinh
 from burnish.errors import FitError
 from burnish.inference.flow import fit_flow
 from burnish.inference.hmc import HmcFit, fit_hmc
 from burnish.inference.laplace import choose_structure, fit_laplace
+from burnish.linear_bijections import Rotation, Shift
 from burnish.noise import standard_normal
 from burnish.posteriors import FlowPosterior, Gaussian, SamplePosterior
 from burnish.target import Target

@@ -54,6 +54,10 @@ class Likelihood(ABC):
             curvature = curvature - outer
         return curvature
 
+    def curvature_root(self, outputs: Tensor) -> Tensor:
+        """A square root (..., N, C, K) of the curvature: it times its transpose."""
+        return torch.diag_embed(self.curvature_diagonal(outputs).sqrt())
+
     def curvature_product(self, outputs: Tensor, vectors: Tensor) -> Tensor:
         """Curvature at `outputs` times `vectors` (..., N, C), without forming the curvature."""
         return self.curvature_diagonal(outputs) * vectors
@@ -126,6 +130,10 @@ class Categorical(Likelihood):
 
     def curvature_coupling(self, outputs: Tensor) -> Tensor:
         return _softmax(outputs)
+
+    def curvature_root(self, outputs: Tensor) -> Tensor:
+        probs = _softmax(outputs)
+        return torch.diag_embed(probs.sqrt()) - probs.unsqueeze(-1) * probs.sqrt().unsqueeze(-2)
 
     def curvature_product(self, outputs: Tensor, vectors: Tensor) -> Tensor:
         probs = _softmax(outputs)

@@ -1,6 +1,6 @@
 """Distributions over flat parameter vectors.
 
-All of them `sample(num_samples, *, generator)`; `Gaussian` and `FlowPosterior` also have a density. A posterior does not
+All of them `sample(num_samples, *, generator)`; all but `SamplePosterior` also have a density. A posterior does not
 know the target it approximates.
 """
 
@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from burnish._checks import check_at_least, check_finite, check_like
-from burnish.bijections import Affine, Bijection, DiagonalScale, Planar, Radial, Rotation, Shift, SinhArcsinh
+from burnish.bijections import Bijection, Planar, Radial, SinhArcsinh, Subspace
 from burnish.heads import LinearHead
+from burnish.linear_bijections import Affine, DiagonalScale, LowRankStretch, Rotation, Shift, Triangular
 from burnish.noise import check_generator, standard_normal
-from burnish.scales import Dense, Diagonal, Kronecker, Scale
+from burnish.scales import BlockDiagonal, Dense, Diagonal, Kronecker, LowRank, Scale
 
-__all__ = ["DensityPosterior", "FlowPosterior", "Gaussian", "Posterior", "SamplePosterior"]
+__all__ = ["DensityPosterior", "FlowPosterior", "Gaussian", "MixturePosterior", "Posterior", "SamplePosterior"]
 
 
 class Posterior(Protocol):
@@ -150,6 +151,69 @@ class FlowPosterior:
 
 
 @dataclass(frozen=True, eq=False)
+class MixturePosterior:
+    """Densities with equal weights, such as Gaussians around several modes."""
+
+    components: tuple[DensityPosterior, ...]
+
+    def __post_init__(self) -> None:
+        remedy = "Pass the `.posterior` of several fits of one target."
+        if not isinstance(self.components, Sequence) or len(self.components) == 0:
+            what = "none" if isinstance(self.components, Sequence) else type(self.components).__name__
+            raise ValueError(f"`components` must be a tuple of at least one posterior, got {what}. {remedy}")
+        object.__setattr__(self, "components", tuple(self.components))
+        for index, component in enumerate(self.components):
+            if not isinstance(component, DensityPosterior):
+                raise TypeError(
+                    f"`components` must be posteriors with a density, got {type(component).__name__} at {index}. {remedy}"
+                )
+        dims = [component.dim for component in self.components]
+        if len(set(dims)) > 1:
+            raise ValueError(f"`components` must have one number of dimensions, got {dims}. {remedy}")
+        centers = [center for center in map(_center, self.components) if center is not None]
+        for center in centers[1:]:
+            check_like("components", center, centers[0], "the first one")
+
+    @property
+    def dim(self) -> int:
+        """Number of dimensions d."""
+        return self.components[0].dim
+
+    def sample(self, num_samples: int, *, generator: torch.Generator) -> Tensor:
+        """Draws (S, d) in random order, as many of each component, or one more where they do not divide evenly."""
+        check_at_least("num_samples", num_samples, 1)
+        check_generator(generator, getattr(generator, "device", torch.device("cpu")))
+        share, rest = divmod(num_samples, len(self.components))
+        order = torch.randperm(len(self.components), generator=generator, device=generator.device)
+        favoured = set(order[:rest].tolist())
+        counts = [share + (index in favoured) for index in range(len(self.components))]
+        drawn = [
+            component.sample(count, generator=generator)
+            for component, count in zip(self.components, counts, strict=True)
+            if count > 0
+        ]
+        return torch.cat(drawn)[torch.randperm(num_samples, generator=generator, device=generator.device)]
+
+    def log_prob(self, theta: Tensor) -> Tensor:
+        """Log density at each row (S,)."""
+        terms = torch.stack([component.log_prob(theta) for component in self.components])
+        return terms.logsumexp(0) - math.log(len(self.components))
+
+    def sample_and_log_prob(self, num_samples: int, *, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Draws (S, d) with their log densities (S,); every component is asked about every draw."""
+        theta = self.sample(num_samples, generator=generator)
+        return theta, self.log_prob(theta)
+
+
+def _center(posterior: DensityPosterior) -> Tensor | None:
+    """A tensor on the device and of the dtype of a posterior, where it is one of ours."""
+    if isinstance(posterior, MixturePosterior):
+        return _center(posterior.components[0])
+    base = posterior.base if isinstance(posterior, FlowPosterior) else posterior
+    return base.mean if isinstance(base, Gaussian) else None
+
+
+@dataclass(frozen=True, eq=False)
 class SamplePosterior:
     """Draws (S, d) that stand for a posterior, each with the same weight."""
 
@@ -193,6 +257,7 @@ class SamplePosterior:
 
 # every class that a posterior is made of: what a file may hold
 KINDS: tuple[type, ...] = (
-    *(Gaussian, FlowPosterior, SamplePosterior, Dense, Diagonal, Kronecker, LinearHead),
-    *(Affine, DiagonalScale, Planar, Radial, Rotation, Shift, SinhArcsinh),
+    *(Gaussian, FlowPosterior, MixturePosterior, SamplePosterior),
+    *(Dense, Diagonal, Kronecker, LowRank, BlockDiagonal, LinearHead),
+    *(Affine, DiagonalScale, LowRankStretch, Planar, Radial, Rotation, Shift, SinhArcsinh, Subspace, Triangular),
 )

@@ -70,7 +70,7 @@ def predict(
     Args:
         model: head and likelihood.
         posterior: anything with `sample`.
-        inputs: features (N, P).
+        inputs: features (N, P), or what a network takes for a `FlatNetwork`.
         num_samples: draws of the posterior.
         generator: on the device of the posterior.
         keep_samples: whether the result holds every sample's own prediction; without, memory is that of the averages.
@@ -82,11 +82,7 @@ def predict(
             f"`posterior` must have `sample`, got {type(posterior).__name__}. Pass a fit's `.posterior`, or wrap draws in "
             "`SamplePosterior`."
         )
-    if inputs.ndim != 2 or inputs.shape[1] != model.head.num_features:
-        raise ValueError(
-            f"`inputs` must have shape (N, {model.head.num_features}) for this head, got {tuple(inputs.shape)}. "
-            "Pass features from the backbone, not raw inputs."
-        )
+    model.head.check_inputs("inputs", inputs)
     check_finite("inputs", inputs, "Check the network's activations on these points.")
     theta = posterior.sample(num_samples, generator=generator)
     check_like("inputs", inputs, theta, "the posterior")
@@ -96,7 +92,7 @@ def predict(
 @torch.no_grad()
 def predict_at(model: Model, theta: Tensor, inputs: Tensor, *, keep_samples: bool = True) -> Prediction:
     """Predictions for inputs (N, P), averaged over given parameters (S, d)."""
-    rows = max(1, _CHUNK_ENTRIES // (len(theta) * model.head.num_outputs))
+    rows = max(1, _CHUNK_ENTRIES // (len(theta) * model.head.entries))
     parts = [_predict_rows(model, theta, chunk, keep_samples) for chunk in torch.split(inputs, rows)]
     return Prediction(
         mean=torch.cat([part.mean for part in parts]),

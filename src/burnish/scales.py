@@ -14,7 +14,7 @@ from burnish._checks import check_finite, check_positive
 from burnish.errors import FitError
 from burnish.heads import LinearHead
 
-__all__ = ["Dense", "Diagonal", "Kronecker", "Scale"]
+__all__ = ["BlockDiagonal", "Dense", "Diagonal", "Kronecker", "LowRank", "Scale"]
 
 
 class Scale(ABC):
@@ -28,6 +28,10 @@ class Scale(ABC):
     @abstractmethod
     def matmul(self, noise: Tensor) -> Tensor:
         """L applied to each row."""
+
+    @abstractmethod
+    def transpose_matmul(self, vectors: Tensor) -> Tensor:
+        """The transpose of L applied to each row."""
 
     @abstractmethod
     def solve(self, vectors: Tensor) -> Tensor:
@@ -68,6 +72,9 @@ class Diagonal(Scale):
 
     def matmul(self, noise: Tensor) -> Tensor:
         return noise * self.std
+
+    def transpose_matmul(self, vectors: Tensor) -> Tensor:
+        return vectors * self.std
 
     def solve(self, vectors: Tensor) -> Tensor:
         return vectors / self.std
@@ -132,6 +139,9 @@ class Dense(Scale):
 
     def matmul(self, noise: Tensor) -> Tensor:
         return noise @ self.factor.T
+
+    def transpose_matmul(self, vectors: Tensor) -> Tensor:
+        return vectors @ self.factor
 
     def solve(self, vectors: Tensor) -> Tensor:
         columns = vectors.reshape(-1, self.dim).T
@@ -200,7 +210,6 @@ class Kronecker(Scale):
         return self.layout.from_matrix(self.left @ scaled @ self.right.T)
 
     def transpose_matmul(self, vectors: Tensor) -> Tensor:
-        """The transpose of L applied to each row."""
         rotated = self.left.T @ self.layout.to_matrix(vectors) @ self.right
         return (rotated * self.std).flatten(-2)
 
@@ -216,3 +225,143 @@ class Kronecker(Scale):
 
     def variance(self) -> Tensor:
         return self.layout.from_matrix(self.left**2 @ self.std**2 @ (self.right**2).T)
+
+
+@dataclass(frozen=True, eq=False)
+class LowRank(Scale):
+    """`diag(std) (I + vectors diag(stretch - 1) vectors^T) diag(inner)`: a diagonal, but for k directions.
+
+    `vectors` (d, k) are orthonormal, and `stretch` (k,) says how much wider or narrower than `std` (d,) the distribution is
+    along them. Everything costs O(d k).
+    """
+
+    std: Tensor
+    vectors: Tensor
+    stretch: Tensor
+    inner: Tensor | None = None
+    """(d,): factors on the noise; one when None."""
+
+    def __post_init__(self) -> None:
+        shape = tuple(self.vectors.shape)
+        if self.std.ndim != 1 or len(shape) != 2 or shape[0] != len(self.std) or tuple(self.stretch.shape) != shape[1:]:
+            raise ValueError(
+                f"`vectors` must have shape (d, k), with `std` (d,) and `stretch` (k,) to fit, got {shape}, "
+                f"{tuple(self.std.shape)} and {tuple(self.stretch.shape)}. One column for each direction."
+            )
+        check_positive("std", self.std, "Standard deviations of a Gaussian cannot be zero or negative.")
+        check_positive("stretch", self.stretch, "A factor of one changes nothing.")
+        check_finite("vectors", self.vectors, "Orthonormalise them with `torch.linalg.qr`.")
+        if self.inner is not None:
+            check_positive("inner", self.inner, "A factor of one changes nothing.")
+        error = self.vectors.T @ self.vectors - torch.eye(shape[1], dtype=self.vectors.dtype, device=self.vectors.device)
+        if error.numel() and float(error.abs().max()) > 1e-3:
+            raise ValueError(
+                f"`vectors` must be orthonormal, got products off by {float(error.abs().max()):.2g}. "
+                "Orthonormalise them with `torch.linalg.qr`."
+            )
+
+    @classmethod
+    def from_precision(
+        cls, vectors: Tensor, values: Tensor, precision: Tensor, dtype: torch.dtype | None = None
+    ) -> "LowRank":
+        """The scale of `P^-1/2 (I + vectors diag(values) vectors^T)^-1 P^-1/2` with P = diag(precision)."""
+        dtype = vectors.dtype if dtype is None else dtype
+        return cls(precision.rsqrt().to(dtype), vectors.to(dtype), (1.0 + values.clamp_min(0.0)).rsqrt().to(dtype))
+
+    @classmethod
+    def from_covariance(cls, std: Tensor, deviations: Tensor) -> "LowRank":
+        """The scale of the covariance `diag(std^2) + deviations deviations^T`, for deviations (d, k)."""
+        vectors, values, _ = torch.linalg.svd((deviations / std.unsqueeze(1)).double(), full_matrices=False)
+        return cls(std, vectors.to(std.dtype), (1.0 + values * values).sqrt().to(std.dtype))
+
+    @property
+    def dim(self) -> int:
+        return len(self.std)
+
+    def matmul(self, noise: Tensor) -> Tensor:
+        return self.std * self._along(noise if self.inner is None else noise * self.inner, self.stretch)
+
+    def transpose_matmul(self, vectors: Tensor) -> Tensor:
+        image = self._along(self.std * vectors, self.stretch)
+        return image if self.inner is None else image * self.inner
+
+    def solve(self, vectors: Tensor) -> Tensor:
+        noise = self._along(vectors / self.std, 1.0 / self.stretch)
+        return noise if self.inner is None else noise / self.inner
+
+    def _along(self, rows: Tensor, factors: Tensor) -> Tensor:
+        return rows + ((rows @ self.vectors) * (factors - 1.0)) @ self.vectors.T
+
+    def stretched(self, factors: Tensor) -> "LowRank":
+        inner = factors if self.inner is None else self.inner * factors
+        return LowRank(self.std, self.vectors, self.stretch, inner)
+
+    def logdet(self) -> Tensor:
+        total = self.std.double().log().sum() + self.stretch.double().log().sum()
+        return total if self.inner is None else total + self.inner.double().log().sum()
+
+    def variance(self) -> Tensor:
+        if self.inner is None:
+            return self.std**2 * (1.0 + (self.vectors**2) @ (self.stretch**2 - 1.0))
+        # the diagonal of A diag(inner^2) A with A = I + V diag(stretch - 1) V^T, without a d x d matrix
+        weights, shifted = self.inner**2, self.vectors * (self.stretch - 1.0)
+        middle = self.vectors.T @ (weights.unsqueeze(1) * self.vectors)
+        across = ((shifted @ middle) * shifted).sum(1)
+        return self.std**2 * (weights * (1.0 + 2.0 * (shifted * self.vectors).sum(1)) + across)
+
+
+@dataclass(frozen=True, eq=False)
+class BlockDiagonal(Scale):
+    """Independent groups of coordinates, each with a scale of its own: a network's layers."""
+
+    blocks: tuple[Scale, ...]
+    order: Tensor | None = None
+    """(d,): the coordinates that the blocks hold, block after block; in their own order when None."""
+
+    def __post_init__(self) -> None:
+        if not self.blocks:
+            raise ValueError("`blocks` must hold at least one scale, got none. Pass one for each group of coordinates.")
+        if self.order is not None:
+            every = torch.arange(self.dim, device=self.order.device)
+            if tuple(self.order.shape) != (self.dim,) or not bool((self.order.sort().values == every).all()):
+                raise ValueError(
+                    f"`order` must name each of the {self.dim} coordinates once, got shape {tuple(self.order.shape)}. "
+                    "Pass a permutation of 0..d-1."
+                )
+
+    @property
+    def dim(self) -> int:
+        return sum(block.dim for block in self.blocks)
+
+    def matmul(self, noise: Tensor) -> Tensor:
+        return self._join([block.matmul(part) for block, part in zip(self.blocks, self._split(noise), strict=True)])
+
+    def transpose_matmul(self, vectors: Tensor) -> Tensor:
+        parts = self._split(self._gather(vectors))
+        return torch.cat([block.transpose_matmul(part) for block, part in zip(self.blocks, parts, strict=True)], dim=-1)
+
+    def solve(self, vectors: Tensor) -> Tensor:
+        parts = self._split(self._gather(vectors))
+        return torch.cat([block.solve(part) for block, part in zip(self.blocks, parts, strict=True)], dim=-1)
+
+    def stretched(self, factors: Tensor) -> "BlockDiagonal":
+        parts = zip(self.blocks, self._split(factors), strict=True)
+        return BlockDiagonal(tuple(block.stretched(part) for block, part in parts), self.order)
+
+    def logdet(self) -> Tensor:
+        return torch.stack([block.logdet() for block in self.blocks]).sum()
+
+    def variance(self) -> Tensor:
+        return self._join([block.variance() for block in self.blocks])
+
+    def _split(self, rows: Tensor) -> tuple[Tensor, ...]:
+        return torch.split(rows, [block.dim for block in self.blocks], dim=-1)
+
+    def _gather(self, vectors: Tensor) -> Tensor:
+        return vectors if self.order is None else vectors[..., self.order]
+
+    def _join(self, parts: list[Tensor]) -> Tensor:
+        joined = torch.cat(parts, dim=-1)
+        if self.order is None:
+            return joined
+        return torch.empty_like(joined).index_copy_(-1, self.order, joined)

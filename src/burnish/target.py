@@ -5,7 +5,7 @@ integral of exp(log_prob) is the evidence, and ELBOs of one target can be compar
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any
@@ -103,11 +103,7 @@ class Target:
         if not isinstance(self.data, Batch):
             raise TypeError(f"`data` must be a Batch, got {type(self.data).__name__}. Pass `Batch(features, targets)`.")
         head, inputs = self.model.head, self.data.inputs
-        if inputs.ndim != 2 or inputs.shape[1] != head.num_features:
-            raise ValueError(
-                f"`data.inputs` must have shape (N, {head.num_features}) for this head, got {tuple(inputs.shape)}. "
-                "Extract them with the backbone that the head was split from."
-            )
+        head.check_inputs("data.inputs", inputs)
         targets = self.model.likelihood.check_targets(self.data.targets, head.num_outputs)
         targets = targets.to(inputs.dtype) if targets.is_floating_point() else targets
         if targets is not self.data.targets:
@@ -179,24 +175,24 @@ class Target:
 
     @torch.no_grad()
     def log_prob_and_grad(self, theta: Tensor) -> tuple[Tensor, Tensor]:
-        """Log posterior (S,) in float64 and its gradient (S, d), in closed form."""
+        """Log posterior (S,) in float64 and its gradient (S, d); of the likelihood, and a linear head, in closed form."""
         self.check_theta(theta)
         total = self.log_prior(theta)
         grad = (self.prior_precision * (self.prior_mean - theta)).double()
         for inputs, targets, weights in self.chunks(theta):
-            outputs = self.model(theta, inputs)
+            outputs, pullback = self.model.head.linearise(theta, inputs)
             value, residual = self.model.likelihood.log_prob_and_grad(outputs, targets)
             if weights is not None:
                 value, residual = value * weights, residual * weights.unsqueeze(-1)
             total += value.sum(-1, dtype=torch.float64)
-            grad += self.model.head.pullback(residual, inputs)
+            grad += pullback(residual)
         return total, grad.to(theta.dtype)
 
     def chunks(self, theta: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
-        """Slices (inputs, targets, weights) of the data, so small that the outputs for all rows of theta fit a chunk."""
+        """Slices (inputs, targets, weights) of the data, so small that what is kept for all rows of theta fits a chunk."""
         num_samples = max(1, math.prod(theta.shape[:-1]))
         entries = _CHUNK_ENTRIES.get(theta.device.type, _CHUNK_ENTRIES["cpu"])
-        size = max(64, entries // (num_samples * self.model.head.num_outputs))
+        size = max(64, entries // (num_samples * self.model.head.entries))
         inputs, targets, weights = self.data.inputs, self.data.targets, self.data.weights
         for start in range(0, len(inputs), size):
             rows = slice(start, start + size)
@@ -212,6 +208,7 @@ class Target:
     def expand(self, center: Tensor, hessian: "Tensor | KroneckerCurvature") -> "Expansion":
         """The log-likelihood to second order around `center`; `hessian` must be the sum of its points' own terms."""
         self.check_theta(center)
+        _ = self.model.linear_head  # only there is the sum of the points' terms known without looking at them
         if center.ndim != 1:
             raise ValueError(f"`center` must be one vector of shape ({self.dim},), got {tuple(center.shape)}.")
         if isinstance(hessian, KroneckerCurvature):
@@ -234,10 +231,15 @@ class Target:
         """
         return SubsampledTarget(self, batch_size, expansion, probabilities)
 
-    def remainder(self, theta: Tensor, index: Tensor, expansion: "Expansion | None") -> tuple[Tensor, Tensor]:
-        """What the points at `index` contribute beyond the expansion: values (S, B) and derivatives by outputs (S, B, C)."""
+    def remainder(
+        self, theta: Tensor, index: Tensor, expansion: "Expansion | None"
+    ) -> tuple[Tensor, Tensor, Callable[[Tensor], Tensor]]:
+        """What the points at `index` contribute beyond the expansion.
+
+        Values (S, B), derivatives by the outputs (S, B, C), and what turns such derivatives into gradients (S, d).
+        """
         likelihood, targets = self.model.likelihood, self.data.targets[index]
-        outputs = self.model(theta, self.data.inputs[index])
+        outputs, pullback = self.model.head.linearise(theta, self.data.inputs[index])
         value, residual = likelihood.log_prob_and_grad(outputs, targets)
         if expansion is not None:
             known, known_residual = expansion.point_terms(index, outputs, targets, likelihood)
@@ -245,7 +247,7 @@ class Target:
         if self.data.weights is not None:
             weights = self.data.weights[index]
             value, residual = value * weights, residual * weights.unsqueeze(-1)
-        return value, residual
+        return value, residual, pullback
 
 
 @dataclass(frozen=True, eq=False)
@@ -331,16 +333,15 @@ class SubsampledTarget:
     @torch.no_grad()
     def log_prob_and_grad(self, theta: Tensor, *, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """An estimate of the log posterior (S,) and its gradient (S, d), from the same points for every row."""
-        target, head = self.target, self.target.model.head
+        target = self.target
         target.check_theta(theta)
         check_generator(generator, theta.device)
         index, factor = self._draw(theta.device, generator)
-        value, residual = target.remainder(theta, index, self.expansion)
+        value, residual, pullback = target.remainder(theta, index, self.expansion)
         total = target.log_prior(theta) + (factor * value).sum(-1, dtype=torch.float64)
-        grad = head.pullback(residual * factor.unsqueeze(-1), target.data.inputs[index])
-        grad = grad + target.prior_precision * (target.prior_mean - theta)
+        grad = pullback(residual * factor.unsqueeze(-1)) + target.prior_precision * (target.prior_mean - theta)
         if self.expansion is not None:
-            known, known_grad = self.expansion.value_and_grad(theta, head)
+            known, known_grad = self.expansion.value_and_grad(theta, target.model.linear_head)
             total, grad = total + known, grad + known_grad
         return total, grad
 

@@ -116,7 +116,7 @@ def judge(
     inputs = target.data.inputs if inputs is None else inputs
     _check_inputs(target, inputs)
     if num_draws is None:
-        entries = max(target.dim, len(target.data) * target.model.head.num_outputs)
+        entries = max(target.dim, len(target.data) * target.model.head.entries)
         num_draws = min(1000, max(100, _ENTRIES // entries))
     check_at_least("num_draws", num_draws, 25, "The tail of the weights needs that many.")
     if isinstance(posterior, SamplePosterior):
@@ -175,11 +175,9 @@ def _check_posterior(target: Target, posterior: Posterior) -> None:
 
 def _check_inputs(target: Target, inputs: Tensor) -> None:
     check_tensor("inputs", inputs)
-    if inputs.ndim != 2 or inputs.shape[1] != target.model.head.num_features or len(inputs) == 0:
-        raise ValueError(
-            f"`inputs` must have shape (M, {target.model.head.num_features}) with M >= 1, got {tuple(inputs.shape)}. "
-            "Pass features from the backbone, not raw inputs."
-        )
+    target.model.head.check_inputs("inputs", inputs)
+    if len(inputs) == 0:
+        raise ValueError("`inputs` must hold at least one point, got none. Leave them out for those of the target.")
     check_like("inputs", inputs, target.data.inputs, "`target.data.inputs`")
     check_finite("inputs", inputs, "Check the network's activations on these points.")
 

@@ -8,9 +8,10 @@ import torch
 from problems import classification
 from torch import Tensor
 
-from burnish.bijections import Affine, DiagonalScale, Planar, Radial, Rotation, Shift, SinhArcsinh
+from burnish.bijections import Planar, Radial, SinhArcsinh
 from burnish.errors import FitError
 from burnish.inference.coordinates import Coordinates, moments
+from burnish.linear_bijections import Affine, DiagonalScale, Rotation, Shift
 from burnish.noise import make_generator, standard_normal
 from burnish.posteriors import FlowPosterior, Gaussian, SamplePosterior
 from burnish.scales import Dense, Diagonal

@@ -6,11 +6,12 @@ import pytest
 import torch
 from problems import binary, classification, regression
 
-from burnish.bijections import Affine, DiagonalScale, Planar, Radial, Rotation, Shift, SinhArcsinh
+from burnish.bijections import Planar, Radial, SinhArcsinh
 from burnish.diagnostics import elbo
 from burnish.errors import FitError
 from burnish.inference.flow import default_bijections, fit_flow, paper_protocol
 from burnish.inference.laplace import fit_laplace
+from burnish.linear_bijections import Affine, DiagonalScale, Rotation, Shift
 from burnish.noise import make_generator, standard_normal
 from burnish.posteriors import FlowPosterior, Gaussian
 from burnish.scales import Dense, Diagonal

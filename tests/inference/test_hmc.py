@@ -11,7 +11,7 @@ import pytest
 import torch
 from problems import classification, regression, regression_truth
 
-from burnish.bijections import Affine, Rotation, Shift, SinhArcsinh
+from burnish.bijections import SinhArcsinh
 from burnish.convergence import ess_bulk, ess_tail, nested_rhat, rhat
 from burnish.encoding import encode
 from burnish.errors import FitError
@@ -19,6 +19,7 @@ from burnish.inference.coordinates import Coordinates
 from burnish.inference.hmc import _MIN_WARMUP, _MIN_WARMUP_ADAPTING, _WARMUP, fit_hmc
 from burnish.inference.laplace import fit_laplace
 from burnish.inference.sampler import _relocate, begin, leave_flow
+from burnish.linear_bijections import Affine, Rotation, Shift
 from burnish.noise import make_generator
 from burnish.posteriors import KINDS, FlowPosterior, Gaussian, SamplePosterior
 from burnish.scales import Diagonal

@@ -18,9 +18,10 @@ import pytest
 import torch
 from problems import classification
 
-from burnish.bijections import Rotation, SinhArcsinh
+from burnish.bijections import SinhArcsinh
 from burnish.inference import hmc
 from burnish.inference.laplace import fit_laplace
+from burnish.linear_bijections import Rotation
 from burnish.noise import make_generator
 from burnish.posteriors import FlowPosterior
 from burnish.storage import read_file

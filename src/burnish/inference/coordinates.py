@@ -6,8 +6,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from burnish.bijections import Affine
 from burnish.errors import FitError
+from burnish.linear_bijections import Affine
 from burnish.posteriors import FlowPosterior, Gaussian, Posterior, SamplePosterior
 from burnish.scales import Dense, Diagonal
 

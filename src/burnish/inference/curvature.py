@@ -1,16 +1,22 @@
-"""The Hessian of the negative log-likelihood of a linear head: exact in full, exact on the diagonal, products, Kronecker.
+"""The Hessian of the negative log-likelihood: in full, its diagonal, products with it, and Kronecker-factored.
 
-For one point the Hessian is `curvature x (input input^T)`, so sums over points are weighted Gram matrices: no per-example
+For a network it is the Gauss-Newton matrix (network_curvature.py). For a linear head the two are equal; the Hessian of one
+point is `curvature x (input input^T)`, so sums over points are weighted Gram matrices: no per-example
 Jacobians, and no memory beyond a chunk of points and the result.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from burnish._checks import check_memory
 from burnish.errors import FitError
+from burnish.flat_network import FlatNetwork
+from burnish.heads import LinearHead
+from burnish.inference.network_curvature import gauss_newton, gauss_newton_diagonal, gauss_newton_product
+from burnish.noise import make_generator
 from burnish.target import KroneckerCurvature, Target
 
 __all__ = ["diagonal_hessian", "full_hessian", "hessian_product", "kronecker_hessian"]
@@ -40,9 +46,11 @@ def full_hessian(target: Target, theta: Tensor, *, dtype: torch.dtype | None = N
     weighted by u_c, u_c+1, ...: C wide products over views of one weighted copy.
     """
     target.check_theta(theta)
-    head, likelihood = target.model.head, target.model.likelihood
-    width = head.num_features + head.bias
     check_dense_memory(target)
+    if isinstance(target.model.head, FlatNetwork):
+        return gauss_newton(target, theta)
+    head, likelihood = target.model.linear_head, target.model.likelihood
+    width = head.num_features + head.bias
     dtype = theta.dtype if dtype is None else dtype
     total = torch.zeros(head.num_outputs, width, head.num_outputs, width, dtype=torch.float64, device=theta.device)
     rows = max(_MIN_ROWS, min(len(target.data), _CHUNK_ENTRIES.get(theta.device.type, 2**21) // head.dim))
@@ -67,14 +75,14 @@ def full_hessian(target: Target, theta: Tensor, *, dtype: torch.dtype | None = N
 
 
 def _augmented_rows(target: Target, rows: slice) -> tuple[Tensor, Tensor]:
-    inputs = target.model.head.augment(target.data.inputs[rows])
+    inputs = target.model.linear_head.augment(target.data.inputs[rows])
     weights = target.data.weights
     return inputs, (inputs.new_ones(len(inputs)) if weights is None else weights[rows])
 
 
 def _flat_order(target: Target, matrix: Tensor) -> Tensor:
     """Rows and columns from the order of the layer's matrix, biases among the weights, to that of theta."""
-    head = target.model.head
+    head = target.model.linear_head
     if not head.bias:
         return matrix
     shape = (head.num_outputs, head.num_features + 1)
@@ -86,12 +94,14 @@ def _flat_order(target: Target, matrix: Tensor) -> Tensor:
 def diagonal_hessian(target: Target, theta: Tensor) -> Tensor:
     """The exact diagonal (d,) of the full Hessian."""
     target.check_theta(theta)
+    if isinstance(target.model.head, FlatNetwork):
+        return gauss_newton_diagonal(target, theta)
     total = torch.zeros(target.dim, dtype=torch.float64, device=theta.device)
     for inputs, _, weights in target.chunks(theta):
         diagonal = target.model.likelihood.curvature_diagonal(target.model(theta, inputs))
         if weights is not None:
             diagonal = diagonal * weights.unsqueeze(-1)
-        total += target.model.head.pullback(diagonal, inputs**2)
+        total += target.model.linear_head.pullback(diagonal, inputs**2)
     return total
 
 
@@ -101,7 +111,7 @@ def needs_double(target: Target, theta: Tensor) -> bool:
     Softmax leaves directions that only the prior holds. There the curvature is a difference of large numbers, and
     when its rounding error is larger than the prior's precision, the matrix is no longer positive definite.
     """
-    if theta.dtype == torch.float64:
+    if theta.dtype == torch.float64 or not isinstance(target.model.head, LinearHead):  # a network has the dtype it has
         return False
     largest = float(diagonal_hessian(target, theta).max())
     smallest = float(torch.as_tensor(target.prior_precision).min())
@@ -116,7 +126,7 @@ def kronecker_hessian(target: Target, theta: Tensor) -> KroneckerCurvature:
     it too where rounding of eigenvalues near zero would exceed the prior precision.
     """
     target.check_theta(theta)
-    head = target.model.head
+    head = target.model.linear_head
     if needs_double(target, theta):
         theta = theta.double()
     left = torch.zeros(head.num_outputs, head.num_outputs, dtype=torch.float64, device=theta.device)
@@ -137,7 +147,9 @@ def kronecker_hessian(target: Target, theta: Tensor) -> KroneckerCurvature:
 def hessian_product(target: Target, theta: Tensor) -> Callable[[Tensor], Tensor]:
     """The full Hessian at theta (d,) as a function of vectors (d,), never formed: two matrix products a call."""
     target.check_theta(theta)
-    data, head, likelihood = target.data, target.model.head, target.model.likelihood
+    if isinstance(target.model.head, FlatNetwork):
+        return gauss_newton_product(target, theta)
+    data, head, likelihood = target.data, target.model.linear_head, target.model.likelihood
     outputs = target.model(theta, data.inputs)
 
     def product(vector: Tensor) -> Tensor:
@@ -147,3 +159,23 @@ def hessian_product(target: Target, theta: Tensor) -> Callable[[Tensor], Tensor]
         return head.pullback(curved, data.inputs)
 
     return product
+
+
+def leading_eigenpairs(target: Target, theta: Tensor, precision: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The largest eigenvalues (k,) and eigenvectors (d, k) of the Hessian where the prior is standard normal, float64.
+
+    That is, of `P^-1/2 Hessian P^-1/2` for prior precisions P (d,), by Lanczos iterations on products with the Hessian.
+    """
+    from scipy.sparse.linalg import LinearOperator, eigsh  # type: ignore[import-untyped]
+
+    product, root = hessian_product(target, theta), precision.rsqrt()
+
+    def apply(vector: Any) -> Any:
+        scaled = root * torch.as_tensor(vector, device=theta.device).flatten()
+        return (root * product(scaled.to(theta.dtype)).double()).cpu().numpy()
+
+    start = torch.randn(target.dim, generator=make_generator(0), dtype=torch.float64).numpy()
+    operator = LinearOperator((target.dim, target.dim), matvec=apply, dtype=start.dtype)
+    values, vectors = eigsh(operator, k=count, which="LA", v0=start, tol=1e-4)
+    found = torch.from_numpy(vectors).to(theta.device)
+    return torch.from_numpy(values).to(theta.device), torch.linalg.qr(found).Q

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from burnish.heads import LinearHead
 from burnish.inference.curvature import check_dense_memory, full_hessian, hessian_product, kronecker_hessian
 from burnish.posteriors import Gaussian
 from burnish.scales import Dense
@@ -34,7 +35,7 @@ def choose_estimate(
     if batch_size is None or (batch_size == "auto" and len(target.data) <= _FULL_DATA):
         return target.log_prob_and_grad, None
     expansion, probabilities = None, None
-    if control_variate:
+    if control_variate and isinstance(target.model.head, LinearHead):
         expansion = expand_at(target, base)
         probabilities = _drawing_probabilities(target, expansion, base, generator)
     if batch_size == "auto":

@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 
 from burnish._checks import check_at_least, check_like, check_positive
-from burnish.bijections import Affine, Bijection, Radial, Rotation, Shift, SinhArcsinh
+from burnish.bijections import Bijection, Radial, SinhArcsinh
 from burnish.errors import FitError
 from burnish.inference.ascent import AscentOptions, ascend
 from burnish.inference.estimate import Estimate, choose_estimate
+from burnish.linear_bijections import Affine, DiagonalScale, Rotation, Shift
 from burnish.noise import check_generator, standard_normal
 from burnish.posteriors import FlowPosterior, Gaussian
+from burnish.scales import BlockDiagonal, Diagonal, LowRank
 from burnish.target import Target
 
 __all__ = ["FlowFit", "default_bijections", "fit_flow", "paper_protocol"]
@@ -51,9 +53,13 @@ class FlowFit:
 def default_bijections(base: Gaussian) -> tuple[Bijection, ...]:
     """Skewness and tails, then a shift, elementwise; in few dimensions once more in rotated coordinates.
 
+    Where the base has a structure that leaves correlations out, its widths are off too: they are learnt as well.
+
     Chosen by measurement: docs/decisions/0003-default-flow.md.
     """
     skewness, shift = SinhArcsinh.identity(base.mean), Shift.identity(base.mean)
+    if isinstance(base.scale, Diagonal | BlockDiagonal | LowRank):
+        return DiagonalScale.identity(base.mean), skewness, shift
     if not 2 <= base.dim <= _FEW_DIMS:
         return skewness, shift
     rotation = Rotation.cosine(base.mean)
@@ -136,7 +142,7 @@ def fit_flow(
         num_samples = 32 if base.dim <= _FEW_DIMS else 8
     _check_pairs("num_samples", num_samples, antithetic)
     if num_evaluation_samples is None:
-        entries = len(target.data) * target.model.head.num_outputs
+        entries = len(target.data) * target.model.head.entries
         num_evaluation_samples = 2 * min(256, max(16, _EVALUATION_ENTRIES // (2 * entries)))
     _check_pairs("num_evaluation_samples", num_evaluation_samples, True)
     layers = _check_bijections(default_bijections if bijections is None else bijections, base)
@@ -201,11 +207,11 @@ def _check_bijections(
             raise TypeError(f"`bijections` must be Bijections, got {layer!r}. {remedy}")
         for name, parameter in layer.parameters().items():
             check_like(f"bijections: {type(layer).__name__}.{name}", parameter, base.mean, "the base")
-            if parameter.ndim and len(parameter) != base.dim:
-                raise ValueError(
-                    f"`bijections` must act on the base's {base.dim} dimensions, got {type(layer).__name__}.{name} of "
-                    f"length {len(parameter)}. {remedy}"
-                )
+        if not layer.fits(base.dim):
+            raise ValueError(
+                f"`bijections` must act on the base's {base.dim} dimensions, got a {type(layer).__name__} of other size. "
+                f"{remedy}"
+            )
     if not any(layer.parameters() for layer in layers):
         names = [type(layer).__name__ for layer in layers]
         raise ValueError(f"`bijections` must have parameters to learn, got {names}. {remedy}")

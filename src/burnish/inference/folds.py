@@ -94,7 +94,9 @@ def make_folds(
         means = prior_means(model, theta, prior_mean, rest)
         index, fitted = inside.nonzero().squeeze(1), scaled_model if estimated_noise else model
         parts.append(Fold(held_out, rest, index, means, fitted, scaled_model, scaled_theta, baseline))
-    weight = parts[0].recalibrated_theta[: model.head.num_outputs * model.head.num_features]  # a bias has no such scale
+    weight = parts[0].recalibrated_theta[
+        : model.head.num_outputs * model.linear_head.num_features
+    ]  # a bias has no such scale
     size = float(weight.double().square().mean())
     return Folds(model, _thin(train, max(_THINNED, 2 * len(validation))), tuple(parts), 1.0 / size if size else 1.0)
 

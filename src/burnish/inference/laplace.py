@@ -7,17 +7,28 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from burnish._checks import check_choice
-from burnish.inference.curvature import check_dense_memory, diagonal_hessian, full_hessian, kronecker_hessian, needs_double
+from burnish._checks import check_at_least, check_choice
+from burnish.heads import LinearHead
+from burnish.inference.curvature import (
+    check_dense_memory,
+    diagonal_hessian,
+    full_hessian,
+    kronecker_hessian,
+    leading_eigenpairs,
+    needs_double,
+)
 from burnish.inference.mode import Mode, find_mode
+from burnish.inference.network_curvature import check_definite, check_layers, exact_hessian, has_kronecker, kronecker_scale
 from burnish.posteriors import Gaussian
-from burnish.scales import Dense, Diagonal, Kronecker, Scale
+from burnish.scales import Dense, Diagonal, Kronecker, LowRank, Scale
 from burnish.target import Target
 
 __all__ = ["LaplaceFit", "fit_laplace"]
 
-STRUCTURES = ("full", "kron", "diagonal")
+STRUCTURES = ("full", "kron", "diagonal", "low_rank")
+CURVATURES = ("gauss-newton", "exact")
 _DENSE_DIM = 6000  # parameters up to which a full covariance is the default: a second to factorise, 300 MB at most
+_DENSE_NETWORK = 2000  # the same for a network, whose Jacobians it is made of
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,22 +49,36 @@ class LaplaceFit:
 
 @torch.no_grad()
 def fit_laplace(
-    target: Target, start: Tensor | None = None, *, structure: str = "full", recentre: bool = True
+    target: Target,
+    start: Tensor | None = None,
+    *,
+    structure: str = "full",
+    curvature: str = "gauss-newton",
+    rank: int = 20,
+    recentre: bool = True,
 ) -> LaplaceFit:
     """Finds the mode, takes the curvature of the target there, and returns the Gaussian.
 
     Args:
-        target: the log posterior of a linear head.
-        start: parameters (d,) where the search for the mode begins, or the Gaussian's mean without `recentre`.
-        structure: "full" (exact Hessian), "diagonal" (exact diagonal of it, in the precision), "kron" (Kronecker-factored,
-            an approximation with the memory of two small matrices).
+        target: the log posterior of a linear head, or of a `FlatNetwork`.
+        start: parameters (d,) where the search for the mode begins, or the Gaussian's mean without `recentre`; a network
+            must be given its own.
+        structure: "full", "diagonal" (exact diagonal of it, in the precision), "kron" (Kronecker-factored, one block for
+            each linear or convolutional layer, an approximation with the memory of two small matrices for each), "low_rank"
+            (the prior, but for the leading directions of the curvature).
+        curvature: "gauss-newton", or "exact" with structure "full": the Hessian itself, which for a network may be
+            indefinite and is then refused. For a linear head they are the same.
+        rank: directions of "low_rank".
         recentre: whether to move to the mode first. False puts the Gaussian at `start`, as is done where a network's
             weights are taken for the mode; they are one only of the loss they were trained with.
     """
     check_choice("structure", structure, STRUCTURES)
-    if start is None and not recentre:
-        raise ValueError("`start` must be given without `recentre`, got None. Pass the network's parameters `theta`.")
-    _check_structure(target, structure)
+    check_choice("curvature", curvature, CURVATURES)
+    network = not isinstance(target.model.head, LinearHead)
+    if start is None and (network or not recentre):
+        why = "for a network" if recentre else "without `recentre`"
+        raise ValueError(f"`start` must be given {why}, got None. Pass the network's parameters `theta`.")
+    _check_structure(target, structure, curvature, rank)
     began = time.perf_counter()
     if recentre:
         mode = find_mode(target, start)
@@ -61,7 +86,10 @@ def fit_laplace(
         assert start is not None
         norm = float(target.log_prob_and_grad(start)[1].double().norm())
         mode = Mode(start.detach().clone(), norm, float("nan"), 0, True)
-    scale = _scale(target, mode.theta, structure)
+    if structure == "full":
+        scale: Scale = _full_scale(target, mode.theta, exact=network and curvature == "exact")
+    else:
+        scale = _scale(target, mode.theta, structure, rank)
     log_evidence = float(target.log_prob(mode.theta) + scale.logdet()) + 0.5 * target.dim * math.log(2.0 * math.pi)
     return LaplaceFit(
         posterior=Gaussian(mode.theta, scale),
@@ -75,13 +103,20 @@ def fit_laplace(
 
 def choose_structure(target: Target) -> str:
     """The structure to take when none is asked for: full where it costs a second, beyond that what the prior allows."""
-    if target.dim <= _DENSE_DIM:
+    linear = isinstance(target.model.head, LinearHead)
+    if target.dim <= (_DENSE_DIM if linear else _DENSE_NETWORK):
         return "full"
-    return "diagonal" if isinstance(target.prior_precision, Tensor) and target.prior_precision.ndim else "kron"
+    single = not isinstance(target.prior_precision, Tensor) or target.prior_precision.ndim == 0
+    return "kron" if single and (linear or has_kronecker(target)) else "diagonal"
 
 
-def _check_structure(target: Target, structure: str) -> None:
+def _check_structure(target: Target, structure: str, curvature: str, rank: int) -> None:
     """Refuses, before any work, what would not fit or has no meaning."""
+    if curvature == "exact" and structure != "full":
+        raise ValueError(f"`curvature` 'exact' must come with structure='full', got {structure!r}. Use 'gauss-newton'.")
+    check_at_least("rank", rank, 1)
+    if structure == "low_rank" and rank >= target.dim:
+        raise ValueError(f"`rank` must be below the {target.dim} parameters, got {rank}. Use structure='full'.")
     if structure == "full":
         check_dense_memory(target)
     elif structure == "kron" and isinstance(target.prior_precision, Tensor) and target.prior_precision.ndim:
@@ -89,19 +124,30 @@ def _check_structure(target: Target, structure: str) -> None:
             f"`structure` 'kron' needs one prior precision for all parameters, got {len(target.prior_precision)} of them. "
             "Use structure='full' or structure='diagonal'."
         )
+    elif structure == "kron" and not isinstance(target.model.head, LinearHead):
+        check_layers(target)
 
 
-def _scale(target: Target, theta: Tensor, structure: str) -> Scale:
+def _full_scale(target: Target, theta: Tensor, *, exact: bool) -> Dense:
+    if exact:
+        matrix = exact_hessian(target, theta)
+    else:
+        matrix = full_hessian(target, theta, dtype=torch.float64 if needs_double(target, theta) else None)
+    matrix.diagonal().add_(torch.as_tensor(target.prior_precision, dtype=torch.float64, device=theta.device))
+    if exact:
+        check_definite(matrix)
+    return Dense.from_precision(matrix, theta.dtype)
+
+
+def _scale(target: Target, theta: Tensor, structure: str, rank: int) -> Scale:
     precision = torch.as_tensor(target.prior_precision, dtype=torch.float64, device=theta.device)
-    if structure == "full":
-        return Dense.from_precision(_full_precision(target, theta, precision), theta.dtype)
     if structure == "diagonal":
         return Diagonal((diagonal_hessian(target, theta) + precision).rsqrt().to(theta.dtype))
+    if structure == "low_rank":
+        precision = precision.expand(target.dim)
+        values, vectors = leading_eigenpairs(target, theta, precision, rank)
+        return LowRank.from_precision(vectors, values, precision, theta.dtype)
+    if not isinstance(target.model.head, LinearHead):
+        return kronecker_scale(target, theta, float(precision))
     curvature = kronecker_hessian(target, theta)
     return Kronecker.from_precision(curvature.left, curvature.right, float(precision), target.model.head, theta.dtype)
-
-
-def _full_precision(target: Target, theta: Tensor, precision: Tensor) -> Tensor:
-    hessian = full_hessian(target, theta, dtype=torch.float64 if needs_double(target, theta) else None)
-    hessian.diagonal().add_(precision)
-    return hessian

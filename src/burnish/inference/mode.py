@@ -1,6 +1,7 @@
-"""The mode of a target: Newton's method with conjugate gradients on cached features.
+"""The mode of a target: Newton's method with conjugate gradients, over all data.
 
-The log posterior of a linear head is concave. Each Newton system is solved by conjugate gradients with exact Hessian
+The log posterior of a linear head is concave; that of a network is not, and the Gauss-Newton matrix takes the place of the
+Hessian, with which every step goes uphill. Each Newton system is solved by conjugate gradients with exact Hessian
 products (two matrix products over the data each), and only as accurately as the current step deserves. They are
 preconditioned by the Hessian of a part of the data where d is small enough to factorise it, and by the Kronecker
 approximation where it is not: then no d x d matrix is formed.
@@ -15,8 +16,10 @@ from torch import Tensor
 
 from burnish._checks import check_at_least, check_finite, check_positive, check_tensor
 from burnish.errors import FitError
-from burnish.inference.curvature import full_hessian, hessian_product, kronecker_hessian, needs_double
-from burnish.scales import Kronecker
+from burnish.heads import LinearHead
+from burnish.inference.curvature import diagonal_hessian, full_hessian, hessian_product, kronecker_hessian, needs_double
+from burnish.inference.network_curvature import has_kronecker, kronecker_scale
+from burnish.scales import Diagonal, Kronecker, Scale
 from burnish.target import Target
 
 __all__ = ["Mode", "find_mode"]
@@ -74,7 +77,7 @@ def find_mode(
     """Climbs from `start` (the prior mean when not given) to the mode of the target.
 
     Args:
-        target: the log posterior of a linear head.
+        target: the log posterior; that of a network has many modes, and the one uphill from `start` is found.
         start: parameters (d,) to begin at, for instance the network's own.
         tolerance: on the Newton decrement, in posterior standard deviations; the step found last is still taken, so
             that the error left is of the order of its square.
@@ -189,9 +192,15 @@ def _partial_hessian(target: Target, theta: Tensor) -> Tensor:
 
 
 def _kronecker_preconditioner(target: Target, theta: Tensor) -> Callable[[Tensor], Tensor]:
-    curvature = kronecker_hessian(target, theta)
     precision = float(torch.as_tensor(target.prior_precision, dtype=torch.float64).mean())
-    scale = Kronecker.from_precision(curvature.left, curvature.right, precision, target.model.head, theta.dtype)
+    scale: Scale
+    if isinstance(target.model.head, LinearHead):
+        curvature = kronecker_hessian(target, theta)
+        scale = Kronecker.from_precision(curvature.left, curvature.right, precision, target.model.head, theta.dtype)
+    elif has_kronecker(target):
+        scale = kronecker_scale(target, theta, precision)
+    else:
+        scale = Diagonal((diagonal_hessian(target, theta) + precision).rsqrt().to(theta.dtype))
     return lambda vector: scale.matmul(scale.transpose_matmul(vector))
 
 

@@ -123,11 +123,7 @@ def check_validation(model: Model, validation: Batch, like: Tensor) -> Batch:
     if not isinstance(validation, Batch):
         raise TypeError(f"`validation` must be a Batch, got {type(validation).__name__}. Pass `extract_features(...)`.")
     check_like("validation.inputs", validation.inputs, like, "`target.data.inputs`")
-    if validation.inputs.ndim != 2 or validation.inputs.shape[1] != model.head.num_features:
-        raise ValueError(
-            f"`validation` must have features of shape (N, {model.head.num_features}), got "
-            f"{tuple(validation.inputs.shape)}. Extract them with the same backbone."
-        )
+    model.head.check_inputs("validation.inputs", validation.inputs)
     targets = model.likelihood.check_targets(validation.targets, model.head.num_outputs)
     targets = targets.to(validation.inputs.dtype) if targets.is_floating_point() else targets
     return replace(validation, targets=targets)
@@ -168,7 +164,7 @@ def held_out_predictive(target: Target, theta: Tensor, held_out: Batch) -> tuple
     Under that posterior the outputs of one point are independent Gaussians once rotated by `left`, so samples of the
     outputs replace those of all parameters. Every candidate sees the same noise: equal arguments, equal values.
     """
-    head, likelihood, curvature = target.model.head, target.model.likelihood, kronecker_hessian(target, theta)
+    head, likelihood, curvature = target.model.linear_head, target.model.likelihood, kronecker_hessian(target, theta)
     scale = Kronecker.from_precision(curvature.left, curvature.right, _scalar(target), head, theta.dtype)
     noise = _fixed_noise(head.num_outputs).to(theta)
     rows = max(1, _CHUNK_ENTRIES // (len(noise) * head.num_outputs))

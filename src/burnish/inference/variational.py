@@ -1,0 +1,152 @@
+"""Variational inference with a Gaussian: the mean and the scale that maximise the ELBO."""
+
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from burnish._checks import check_at_least, check_choice, check_memory
+from burnish.bijections import Bijection
+from burnish.inference.flow import fit_flow
+from burnish.linear_bijections import DiagonalScale, LowRankStretch, Shift, Triangular
+from burnish.posteriors import Gaussian
+from burnish.scales import Dense, Diagonal, LowRank
+from burnish.target import Target
+
+__all__ = ["VbFit", "fit_vb"]
+
+STRUCTURES = ("full", "low_rank", "diagonal", "start")
+_COPIES = 12  # of a d x d matrix: parameters, their gradient, Adam's averages, and what automatic differentiation keeps
+
+
+@dataclass(frozen=True, eq=False)
+class VbFit:
+    """A Gaussian, and how its ELBO rose."""
+
+    posterior: Gaussian
+    elbo: float
+    """Evidence lower bound of the posterior in nats, on all data and fresh samples."""
+    elbo_standard_error: float
+    start_elbo: float
+    """The same for the Gaussian that the ascent began at."""
+    gain: float
+    gain_standard_error: float
+    trace: Tensor
+    """(steps, 2): the ELBO estimated at each step, and its standard error."""
+    converged: bool
+    """Whether the ELBO had stopped rising when the steps ended."""
+    batch_size: int | None
+    """Points seen at each step; None for all of them."""
+    seconds: float
+
+
+def fit_vb(
+    target: Target,
+    start: Gaussian,
+    *,
+    generator: torch.Generator,
+    structure: str = "diagonal",
+    rank: int = 10,
+    num_samples: int | None = None,
+    batch_size: int | str | None = "auto",
+    learning_rate: float = 0.1,
+    max_steps: int = 1000,
+    stop_early: bool = True,
+) -> VbFit:
+    """Fits a Gaussian by stochastic gradient ascent on the ELBO, with reparameterised samples.
+
+    The Gaussian is a standard normal pushed through linear layers that `fit_flow` learns, so everything said there about
+    samples, batches and stopping holds here.
+
+    Args:
+        target: the log posterior of a linear head, or of a `FlatNetwork`.
+        start: the Gaussian to begin at; of one with another structure than is asked for, mean and marginal widths.
+        generator: on the device of the start.
+        structure: "full" (d^2 parameters: for small d), "low_rank" (a diagonal, and wider along `rank` directions),
+            "diagonal" (mean field), or "start": the start's own directions, for instance those of a Kronecker-factored
+            Laplace posterior, with widths and a mean of their own, at the cost of mean field.
+        rank: of "low_rank".
+        num_samples: of the posterior at each step.
+        batch_size: points at each step; None for all, "auto" for as few as do no harm.
+        learning_rate: of Adam.
+        max_steps: an upper bound when stopping early, otherwise the number of steps.
+        stop_early: whether to end once the ELBO has stopped rising.
+    """
+    began = time.perf_counter()
+    check_choice("structure", structure, STRUCTURES)
+    check_at_least("rank", rank, 1)
+    if not isinstance(start, Gaussian):
+        raise TypeError(
+            f"`start` must be a Gaussian, got {type(start).__name__}. Pass `fit_laplace(target).posterior`, say."
+        )
+    target.check_theta(start.mean)
+    base = _begin(start, structure)
+    layers = _layers(base, structure, rank, generator)
+    fit = fit_flow(
+        target,
+        base,
+        generator=generator,
+        bijections=layers,
+        num_samples=num_samples,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        max_steps=max_steps,
+        stop_early=stop_early,
+    )
+    return VbFit(
+        posterior=_gaussian(base, fit.posterior.bijections[:-1]),  # the last one whitens
+        elbo=fit.elbo,
+        elbo_standard_error=fit.elbo_standard_error,
+        start_elbo=fit.base_elbo,
+        gain=fit.gain,
+        gain_standard_error=fit.gain_standard_error,
+        trace=fit.trace,
+        converged=fit.converged,
+        batch_size=fit.batch_size,
+        seconds=time.perf_counter() - began,
+    )
+
+
+def _begin(start: Gaussian, structure: str) -> Gaussian:
+    """The start in the structure asked for."""
+    if structure == "start":
+        return start
+    if structure == "full":
+        size = _COPIES * start.dim**2 * start.mean.element_size()
+        what, instead = f"a full Gaussian of {start.dim} parameters", "use structure='low_rank' or 'diagonal' instead."
+        check_memory(what, size, start.mean.device, instead)
+        if isinstance(start.scale, Dense):
+            return start
+        return Gaussian(start.mean, Dense.from_covariance(start.scale.covariance()))
+    return Gaussian(start.mean, Diagonal(start.scale.variance().sqrt()))
+
+
+def _layers(base: Gaussian, structure: str, rank: int, generator: torch.Generator) -> list[Bijection]:
+    shift, width = Shift.identity(base.mean), DiagonalScale.identity(base.mean)
+    if structure == "full":
+        return [Triangular.identity(base.mean), shift]
+    if structure == "low_rank":
+        return [LowRankStretch.random(base.mean, rank, generator=generator), width, shift]
+    return [width, shift]
+
+
+@torch.no_grad()
+def _gaussian(base: Gaussian, layers: tuple[Bijection, ...]) -> Gaussian:
+    """The base pushed through linear layers, in the base's coordinates."""
+    mean, scale = base.mean, base.scale
+    for layer in layers:
+        if isinstance(layer, Triangular):
+            assert isinstance(scale, Dense)
+            scale = Dense((scale.factor.double() @ layer.matrix().double()).to(mean.dtype))
+        elif isinstance(layer, LowRankStretch):
+            assert isinstance(scale, Diagonal)
+            vectors, values, _ = torch.linalg.svd(layer.factor.double(), full_matrices=False)
+            scale = LowRank(scale.std, vectors.to(mean.dtype), (1.0 + values**2).to(mean.dtype))
+        elif isinstance(layer, DiagonalScale) and isinstance(scale, LowRank) and scale is not base.scale:
+            scale = LowRank(scale.std * layer.log_scale.exp(), scale.vectors, scale.stretch)  # outside of the stretch
+        elif isinstance(layer, DiagonalScale):
+            scale = scale.stretched(layer.log_scale.exp())
+        elif isinstance(layer, Shift):
+            mean = base.from_noise(layer.offset)
+    return Gaussian(mean, scale)
