@@ -1,0 +1,384 @@
+"""All layers of a small network on Fashion-MNIST: the paper's protocol, recentring, refinement, subspaces, and HMC.
+
+A 784-50-10 ReLU network (39,760 parameters) under a prior of precision 30, as in the paper's all-layer table. Validation
+points (for temperature scaling, and the prior of the paper's base) and test points are the paper's, 2,000 and 8,000 of
+the test set. Every part of every seed runs in a process of its own and leaves what it found under `--parts-in`; the last
+call, which finds all of them, writes the record.
+
+    python benchmarks/all_layers.py --data DIR --device cuda
+"""
+
+import argparse
+import multiprocessing
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from burnish import (
+    Batch,
+    FlowFit,
+    Gaussian,
+    Model,
+    Posterior,
+    SamplePosterior,
+    Subspace,
+    Target,
+    VbFit,
+    convergence,
+    default_bijections,
+    diagnostics,
+    fit_flow,
+    fit_hmc,
+    fit_laplace,
+    fit_swag,
+    fit_temperature,
+    fit_vb,
+    flatten_network,
+    leading_directions,
+    make_generator,
+    metrics,
+    misfit_directions,
+    paper_protocol,
+    predict,
+    subnetwork_directions,
+    trajectory_directions,
+)
+from burnish.inference.curvature import diagonal_hessian
+from burnish.scales import Diagonal
+from fashion_mnist import CACHE, read_set, trained_mlp
+from records import RESULTS, measured, print_table, write_record
+
+PRECISION = 30.0
+FEW, NUM_SETS, MANY = 20, 5, 200
+NUM_DIRECTIONS = 20
+PAPER_LAYERS = (1, 5, 10, 30)
+SHOWN = ("seed", "posterior", "few_nll", "nll", "accuracy", "ece", "elbo", "distance", "closed", "steps", "seconds")
+PARTS = ("flows", "gaussians", "hmc", *(f"paper-{count}" for count in PAPER_LAYERS))
+DRIFTERS = 500  # test points whose predictions are followed along HMC's chains
+
+
+def main() -> None:
+    """Runs the parts that are missing, prints the table and writes the record once all are there."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", help="folder with Fashion-MNIST; BURNISH_DATA, or a download, when not given")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--parts", nargs="+", default=list(PARTS))
+    parser.add_argument("--parts-in", type=Path, default=CACHE / "all-layers")
+    parser.add_argument("--workers", type=int, default=1, help="processes at a time")
+    parser.add_argument("--num-chains", type=int, default=8)
+    parser.add_argument("--hmc-seconds", type=float, default=420.0)
+    parser.add_argument("--max-steps", type=int, default=1000, help="of refinements and variational fits")
+    parser.add_argument("--num-points", type=int, default=60_000, help="of the training set, to try the benchmark out")
+    parser.add_argument("--out", type=Path, default=RESULTS / "all-layers.json")
+    options = parser.parse_args()
+    options.parts_in.mkdir(parents=True, exist_ok=True)
+    for seed in options.seeds:  # before processes train the same network side by side
+        trained_mlp(read_set(options.data, "train"), torch.device(options.device), seed=seed)
+    tasks = [(part, seed) for part in options.parts for seed in options.seeds if not place(options, part, seed).exists()]
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(options.workers, mp_context=context) as pool:
+        for task, future in [(task, pool.submit(run, options, *task)) for task in tasks]:
+            print(f"{task}: {future.result():.0f} s", flush=True)
+    missing = [f"{part}-{seed}" for part in PARTS for seed in options.seeds if not place(options, part, seed).exists()]
+    if missing:
+        print(f"no record yet, missing: {', '.join(missing)}")
+        return
+    results = gather(options)
+    print_table([{key: row[key] for key in SHOWN} for row in results["rows"]])
+    left_out = ("out", "data", "parts", "parts_in", "workers")
+    config = {key: value for key, value in vars(options).items() if key not in left_out}
+    config |= {"precision": PRECISION, "few": FEW, "many": MANY}
+    write_record(options.out, config, results, torch.device(options.device))
+
+
+def place(options: argparse.Namespace, part: str, seed: int) -> Path:
+    """The file that a part of a seed leaves."""
+    folder: Path = options.parts_in
+    return folder / f"{part}-{seed}.pt"
+
+
+def run(options: argparse.Namespace, part: str, seed: int) -> float:
+    """One part of one seed: rows, each with its predictive probabilities, into its file."""
+    began = time.perf_counter()
+    kind, _, number = part.partition("-")
+    if kind == "paper":  # one sample and 128 points a step: a core is as fast as a GPU
+        torch.set_num_threads(1)
+    problem = Problem(options, seed, torch.device("cpu" if kind == "paper" else options.device))
+    with torch.no_grad():
+        if kind == "paper":
+            rows = paper_rows(problem, int(number))
+        else:
+            rows = {"flows": flow_rows, "gaussians": gaussian_rows, "hmc": hmc_rows}[kind](problem, options)
+    torch.save(rows, place(options, part, seed))
+    return time.perf_counter() - began
+
+
+class Problem:
+    """One trained network, its target, and the points to score on."""
+
+    def __init__(self, options: argparse.Namespace, seed: int, device: torch.device) -> None:
+        train = read_set(options.data, "train")
+        images, labels = (part.to(device) for part in read_set(options.data, "t10k"))
+        network = trained_mlp(train, device, seed=seed)
+        self.seed, self.device = seed, device
+        self.model: Model
+        self.model, self.theta = flatten_network(network, example=images[:8])
+        few = slice(0, options.num_points)
+        self.target = Target(self.model, Batch(train[0][few].to(device), train[1][few].to(device)), PRECISION)
+        order = torch.randperm(len(images), generator=make_generator(42)).to(device)
+        self.validation = Batch(images[order[:2000]], labels[order[:2000]])
+        self.test = Batch(images[order[2000:]], labels[order[2000:]])
+
+    def generator(self, offset: int = 0) -> torch.Generator:
+        """The same for every method, and another for every seed."""
+        return make_generator(100 * self.seed + offset, self.device)
+
+    def score(self, name: str, probs: Tensor, **known: Any) -> dict[str, Any]:
+        """A row of the table from predictive probabilities (N, C)."""
+        numbers = {
+            "nll": metrics.nll(probs, self.test.targets),
+            "accuracy": metrics.accuracy(probs, self.test.targets),
+            "brier": metrics.brier(probs, self.test.targets),
+            "ece": metrics.ece(probs, self.test.targets),
+        }
+        row = {"posterior": name, "seed": self.seed, "few_nll": numbers["nll"], **numbers, "elbo": None, "elbo_error": None}
+        return row | {"steps": None, "seconds": None, "device": self.device.type} | known | {"probs": probs.half().cpu()}
+
+    def judge(self, name: str, posterior: Posterior, seconds: float, **known: Any) -> dict[str, Any]:
+        """A row from a posterior with a density: predictions with few and with many draws, and its ELBO."""
+        few = [self.predict(posterior, FEW, number) for number in range(NUM_SETS)]
+        elbo = diagnostics.elbo(self.target, posterior, num_samples=64, generator=self.generator(7))
+        few_nll = sum(metrics.nll(probs, self.test.targets) for probs in few) / NUM_SETS
+        known |= {"few_nll": few_nll, "elbo": elbo.value, "elbo_error": elbo.standard_error, "seconds": seconds}
+        return self.score(name, self.predict(posterior, MANY, NUM_SETS), **known)
+
+    def predict(self, posterior: Posterior, num_samples: int, number: int) -> Tensor:
+        """Predictive probabilities of the test points."""
+        generator = self.generator(10 + number)
+        options = {"num_samples": num_samples, "generator": generator, "keep_samples": False}
+        return predict(self.model, posterior, self.test.inputs, **options).probs
+
+
+def paper_rows(problem: Problem, num_layers: int) -> list[dict[str, Any]]:
+    """The paper's base and its refinement: radial layers on raw weights from a diagonal Laplace posterior at the network."""
+    with measured(problem.device) as base_cost:
+        base, precision = paper_base(problem)
+    rows = []
+    if num_layers == PAPER_LAYERS[0]:
+        rows.append(problem.judge("paper: Laplace", base, base_cost["seconds"], base_precision=precision))
+    options = paper_protocol(problem.target, base, num_layers, generator=problem.generator(1))
+    with measured(problem.device) as cost:
+        fit = fit_flow(problem.target, base, generator=problem.generator(), **options)
+    known = {"steps": len(fit.trace), "base_precision": precision}
+    return [*rows, problem.judge(f"paper: {num_layers} radial", fit.posterior, cost["seconds"], **known)]
+
+
+def paper_base(problem: Problem) -> tuple[Gaussian, float]:
+    """A diagonal Laplace posterior at the network's weights, whose prior precision suits the validation data best.
+
+    By the linearised network's outputs and the probit approximation of their softmax, over a grid of 100 from 1e-4 to 1e4,
+    which is what Laplace software does by default.
+    """
+    curvature = diagonal_hessian(problem.target, problem.theta).float()
+    grid = torch.logspace(-4, 4, 100, device=problem.device)
+    variances = 1.0 / (curvature.unsqueeze(1) + grid)  # (d, 100)
+    spread = torch.cat([squared_jacobian(problem, x) @ variances for x in problem.validation.inputs.split(50)])
+    outputs = problem.model(problem.theta, problem.validation.inputs)
+    scaled = outputs.unsqueeze(-1) / (1.0 + torch.pi / 8.0 * spread.view(*outputs.shape, -1)).sqrt()
+    picked = scaled.log_softmax(1)[torch.arange(len(outputs)), problem.validation.targets]  # (N, 100)
+    precision = float(grid[int(picked.mean(0).argmax())])
+    return Gaussian(problem.theta, Diagonal((curvature + precision).rsqrt())), precision
+
+
+def squared_jacobian(problem: Problem, inputs: Tensor) -> Tensor:
+    """(n C, d) of squared derivatives of the outputs by the parameters."""
+    jacobian = torch.func.vmap(torch.func.jacrev(lambda theta, x: problem.model(theta, x.unsqueeze(0))[0]), (None, 0))
+    found: Tensor = jacobian(problem.theta, inputs)
+    return found.square().flatten(0, 1)
+
+
+def flow_rows(problem: Problem, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """The network, its rival, and refinements of Laplace posteriors, at the network's weights and recentred."""
+    model, theta, inputs = problem.model, problem.theta, problem.test.inputs
+    outputs = model(theta, inputs)
+    temperature = fit_temperature(model, theta, problem.validation).temperature
+    rows = [
+        problem.score("network", outputs.softmax(-1)),
+        problem.score("temperature scaling", (outputs / temperature).softmax(-1), temperature=temperature),
+    ]
+    at_network, row = laplace(problem, theta, "kron", "Laplace, Kronecker, at the network")
+    rows.append(row)
+    recentred, row = laplace(problem, theta, "kron", "Laplace, Kronecker, recentred", recentre=True)
+    rows.append(row)
+    mode = recentred.mean
+    rows.append(problem.score("recentred network", model(mode, inputs).softmax(-1), seconds=row["seconds"]))
+    diagonal, row = laplace(problem, mode, "diagonal", "Laplace, diagonal, recentred")
+    rows.append(row)
+    bases = {"Kronecker, recentred": recentred, "Kronecker, at the network": at_network, "diagonal, recentred": diagonal}
+    for name, base in bases.items():
+        with measured(problem.device) as cost:
+            fit = fit_flow(problem.target, base, generator=problem.generator(), **ascent(options))
+        rows.append(problem.judge(f"refined, {name}", fit.posterior, cost["seconds"], **climb(fit)))
+    return rows
+
+
+def laplace(
+    problem: Problem, theta: Tensor, structure: str, name: str, *, recentre: bool = False
+) -> tuple[Gaussian, dict[str, Any]]:
+    """A Laplace posterior and its row."""
+    with measured(problem.device) as cost:
+        fit = fit_laplace(problem.target, theta, structure=structure, rank=NUM_DIRECTIONS, recentre=recentre)
+    known = {"gradient_norm": fit.gradient_norm, "steps": fit.iterations, "converged": fit.converged}
+    return fit.posterior, problem.judge(name, fit.posterior, cost["seconds"], **known)
+
+
+def ascent(options: argparse.Namespace) -> dict[str, Any]:
+    """What all refinements and variational fits share."""
+    return {"max_steps": options.max_steps, "batch_size": None}
+
+
+def climb(fit: FlowFit | VbFit) -> dict[str, Any]:
+    """What a fit says about its ascent."""
+    known = {"steps": len(fit.trace), "converged": fit.converged}
+    return known | {"gain": fit.gain, "gain_error": fit.gain_standard_error}
+
+
+def gaussian_rows(problem: Problem, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Gaussians by variational inference, Laplace of low rank, and refinement of a few directions."""
+    target = problem.target
+    kronecker = fit_laplace(target, problem.theta, structure="kron").posterior
+    diagonal = fit_laplace(target, kronecker.mean, structure="diagonal", recentre=False).posterior
+    rows = subspace_rows(problem, kronecker, options)
+    rows.append(laplace(problem, kronecker.mean, "low_rank", "Laplace, low rank, recentred")[1])
+    for structure, base, name in (
+        ("start", kronecker, "Kronecker directions"),
+        ("diagonal", diagonal, "mean field"),
+        ("low_rank", diagonal, "low rank"),
+    ):
+        with measured(problem.device) as cost:
+            fit = fit_vb(
+                target, base, structure=structure, rank=NUM_DIRECTIONS, generator=problem.generator(), **ascent(options)
+            )
+        rows.append(problem.judge(f"Gaussian VB, {name}", fit.posterior, cost["seconds"], **climb(fit)))
+    return rows
+
+
+def subspace_rows(problem: Problem, base: Gaussian, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Refinement of a few directions of the recentred Kronecker posterior, by four ways of choosing them."""
+    target = problem.target
+    swag_options = {
+        "learning_rate": 0.05,
+        "num_steps": 20 * 469,
+        "batch_size": 128,
+        "generator": problem.generator(3),
+        "min_std": 1e-5,
+    }
+
+    def trajectory() -> Tensor:
+        deviations = fit_swag(target, base.mean, snapshot_every=469, rank=NUM_DIRECTIONS, **swag_options).deviations
+        return trajectory_directions(base, deviations, min(NUM_DIRECTIONS, deviations.shape[1] - 1))
+
+    choices = {
+        "leading": lambda: leading_directions(base, NUM_DIRECTIONS, generator=problem.generator(2)),
+        "subnetwork": lambda: subnetwork_directions(base, NUM_DIRECTIONS),
+        "trajectory": trajectory,
+        "misfit": lambda: misfit_directions(target, base, NUM_DIRECTIONS, generator=problem.generator(2)),
+    }
+    rows = []
+    for name, choose in choices.items():
+        with measured(problem.device) as choice:
+            basis = choose()
+        layer = Subspace(basis, default_bijections(Gaussian.standard(basis[0])))
+        with measured(problem.device) as cost:
+            fit = fit_flow(target, base, bijections=[layer], generator=problem.generator(), **ascent(options))
+        known = climb(fit) | {"choice_seconds": choice["seconds"], "directions": basis.shape[1]}
+        rows.append(problem.judge(f"subspace, {name}", fit.posterior, cost["seconds"], **known))
+    return rows
+
+
+def hmc_rows(problem: Problem, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """The judge, in the coordinates of a variational Gaussian; R-hat of weights and of predictions."""
+    target, test = problem.target, problem.test
+    base = fit_laplace(target, problem.theta, structure="kron", recentre=False).posterior
+    start = fit_vb(target, base, structure="start", max_steps=300, batch_size=None, generator=problem.generator()).posterior
+    with measured(problem.device) as cost:
+        fit = fit_hmc(
+            target,
+            start,
+            generator=problem.generator(4),
+            num_chains=options.num_chains,
+            num_warmup=60,
+            target_accept=0.65,
+            max_seconds=options.hmc_seconds,
+            min_draws=10,
+            max_draws=1000,
+        )
+    draws = fit.posterior.draws
+    followed = test.inputs[:DRIFTERS]
+    picked = torch.stack([chain_probs(problem, chain, followed, test.targets[:DRIFTERS]) for chain in draws])
+    by_chain = [average(problem, chain) for chain in draws]
+    halves = [sum(by_chain[half::2]) / len(by_chain[half::2]) for half in (0, 1)]  # type: ignore[arg-type]
+    weights = convergence.rhat(draws)
+    known = {
+        "draws": len(fit.posterior.samples),
+        "rhat": float(weights.max()),
+        "mean_rhat": float(weights.mean()),
+        "predictive_rhat": float(convergence.rhat(picked).max()),
+        "predictive_rhat_99": float(torch.quantile(convergence.rhat(picked), 0.99)),
+        "predictive_ess": float(convergence.ess_bulk(picked).min()),
+        "nll_rhat": float(convergence.rhat(picked.log().mean(-1, keepdim=True)).max()),
+        "halves": float(0.5 * (halves[0] - halves[1]).abs().sum(-1).mean()),
+        "chain_nlls": [metrics.nll(probs, test.targets) for probs in by_chain],
+        "accept_rate": fit.accept_rate,
+        "divergences": fit.divergences,
+        "num_gradients": fit.num_gradients,
+        "step_size": fit.step_size,
+        "length": fit.length,
+    }
+    few = [predict_few(problem, fit.posterior, number) for number in range(NUM_SETS)]
+    known["few_nll"] = sum(metrics.nll(probs, test.targets) for probs in few) / NUM_SETS
+    mean = sum(by_chain) / len(by_chain)
+    assert isinstance(mean, Tensor)
+    return [problem.score("HMC", mean, seconds=cost["seconds"], steps=draws.shape[1], **known)]
+
+
+def chain_probs(problem: Problem, chain: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+    """(n, M): the probability of the true class of some points under every draw of a chain."""
+    parts = [problem.model(part, inputs).softmax(-1) for part in chain.split(50)]
+    return torch.cat(parts)[:, torch.arange(len(inputs)), targets]
+
+
+def average(problem: Problem, chain: Tensor) -> Tensor:
+    """Predictive probabilities of the test points under all draws of a chain."""
+    every = SamplePosterior(chain)
+    options = {"num_samples": len(chain), "generator": problem.generator(5), "keep_samples": False}
+    return predict(problem.model, every, problem.test.inputs, **options).probs
+
+
+def predict_few(problem: Problem, posterior: SamplePosterior, number: int) -> Tensor:
+    """Predictive probabilities under 20 draws."""
+    return problem.predict(posterior, FEW, number)
+
+
+def gather(options: argparse.Namespace) -> dict[str, Any]:
+    """All rows with their predictive distance to HMC, and which share of the gap to HMC each closes."""
+    rows: list[dict[str, Any]] = []
+    for seed in options.seeds:
+        own = [row for part in PARTS for row in torch.load(place(options, part, seed), weights_only=True)]
+        hmc = next(row for row in own if row["posterior"] == "HMC")
+        paper = next(row for row in own if row["posterior"] == f"paper: {PAPER_LAYERS[-1]} radial")
+        for row in own:
+            distance = 0.5 * (row["probs"].float() - hmc["probs"].float()).abs().sum(-1).mean()
+            closed = (paper["few_nll"] - row["few_nll"]) / (paper["few_nll"] - hmc["nll"])
+            rows.append({k: v for k, v in row.items() if k != "probs"} | {"distance": float(distance), "closed": closed})
+    rows.sort(key=lambda row: (row["seed"], -row["few_nll"]))
+    return {"rows": rows}
+
+
+if __name__ == "__main__":
+    main()
