@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from burnish._checks import check_finite
+from burnish._checks import check_finite, check_like
 from burnish.noise import check_generator
 
 __all__ = ["Bijection", "Planar", "Radial", "SinhArcsinh", "Subspace"]
@@ -254,6 +254,8 @@ class Subspace(Bijection):
                 f"`basis` must be orthonormal, got products off by {error:.2g}. Orthonormalise it with `torch.linalg.qr`."
             )
         for bijection in self.bijections:
+            for name, parameter in bijection.parameters().items():
+                check_like(f"bijections: {type(bijection).__name__}.{name}", parameter, self.basis, "the basis")
             if not bijection.fits(self.basis.shape[1]):
                 raise ValueError(
                     f"`bijections` must act on the {self.basis.shape[1]} dimensions of the subspace, got a "

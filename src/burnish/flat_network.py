@@ -145,9 +145,10 @@ def flatten_network(
     if example.ndim < 2 or len(example) == 0:
         raise ValueError(f"`example` must be a batch of at least one point, got shape {tuple(example.shape)}.")
     check_evaluation(network)
-    tensors: dict[str, Tensor] = dict(network.named_parameters())
+    tensors: dict[str, Tensor] = dict(network.named_parameters(remove_duplicate=False))
     if buffers:
-        tensors |= {name: buffer for name, buffer in network.named_buffers() if buffer.is_floating_point()}
+        named = network.named_buffers(remove_duplicate=False)
+        tensors |= {name: buffer for name, buffer in named if buffer.is_floating_point()}
     chosen = _choose(tensors, parameters)
     theta = torch.cat([tensor.detach().flatten() for tensor in chosen.values()])
     check_finite("network", theta, "Its parameters must be numbers; check the training.")
@@ -186,10 +187,11 @@ def check_evaluation(network: nn.Module) -> None:
 
 
 def _choose(tensors: dict[str, Tensor], parameters: Iterable[str] | None) -> dict[str, Tensor]:
-    """Those of the names, or of the modules named, in the network's own order."""
+    """Those of the names, or of the modules named, in the network's own order, and under their first name if tied."""
     if not tensors:
         raise ValueError("`network` must have parameters, got none. Pass a trained network.")
-    chosen = tensors
+    first_names = {id(tensor): name for name, tensor in reversed(tensors.items())}
+    chosen = {name: tensor for name, tensor in tensors.items() if first_names[id(tensor)] == name}
     if parameters is not None:
         names = [parameters] if isinstance(parameters, str) else list(parameters)
         for name in names:
@@ -200,7 +202,8 @@ def _choose(tensors: dict[str, Tensor], parameters: Iterable[str] | None) -> dic
                     f"`parameters` must name parameters or modules of the network, got {name!r}, which it does not have. "
                     f"The closest are: {', '.join(map(repr, close))}."
                 )
-        chosen = {k: v for k, v in tensors.items() if any(k == name or k.startswith(f"{name}.") for name in names)}
+        wanted = {id(v) for k, v in tensors.items() if any(k == name or k.startswith(f"{name}.") for name in names)}
+        chosen = {name: tensor for name, tensor in chosen.items() if id(tensor) in wanted}
         if not chosen:
             raise ValueError("`parameters` must name at least one parameter, got none. Leave it out for all of them.")
     first = next(iter(chosen.values()))

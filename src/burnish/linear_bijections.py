@@ -33,6 +33,9 @@ class Affine(Bijection):
     def parameters(self) -> dict[str, Tensor]:
         return {}
 
+    def fits(self, dim: int) -> bool:
+        return self.scale.dim == dim
+
 
 @dataclass(frozen=True, eq=False)
 class Rotation(Bijection):
@@ -61,6 +64,9 @@ class Rotation(Bijection):
 
     def parameters(self) -> dict[str, Tensor]:
         return {}
+
+    def fits(self, dim: int) -> bool:
+        return len(self.matrix) == dim
 
 
 @dataclass(frozen=True, eq=False)

@@ -252,6 +252,11 @@ class LowRank(Scale):
         check_positive("stretch", self.stretch, "A factor of one changes nothing.")
         check_finite("vectors", self.vectors, "Orthonormalise them with `torch.linalg.qr`.")
         if self.inner is not None:
+            if self.inner.shape != self.std.shape:
+                raise ValueError(
+                    f"`inner` must have shape {tuple(self.std.shape)} like `std`, got {tuple(self.inner.shape)}. "
+                    "One factor for each dimension."
+                )
             check_positive("inner", self.inner, "A factor of one changes nothing.")
         error = self.vectors.T @ self.vectors - torch.eye(shape[1], dtype=self.vectors.dtype, device=self.vectors.device)
         if error.numel() and float(error.abs().max()) > 1e-3:

@@ -18,7 +18,7 @@ from burnish._checks import check_at_least, check_finite, check_positive, check_
 from burnish.errors import FitError
 from burnish.heads import LinearHead
 from burnish.inference.curvature import diagonal_hessian, full_hessian, hessian_product, kronecker_hessian, needs_double
-from burnish.inference.network_curvature import has_kronecker, kronecker_scale
+from burnish.inference.network_curvature import kronecker_scale
 from burnish.scales import Diagonal, Kronecker, Scale
 from burnish.target import Target
 
@@ -197,10 +197,11 @@ def _kronecker_preconditioner(target: Target, theta: Tensor) -> Callable[[Tensor
     if isinstance(target.model.head, LinearHead):
         curvature = kronecker_hessian(target, theta)
         scale = Kronecker.from_precision(curvature.left, curvature.right, precision, target.model.head, theta.dtype)
-    elif has_kronecker(target):
-        scale = kronecker_scale(target, theta, precision)
     else:
-        scale = Diagonal((diagonal_hessian(target, theta) + precision).rsqrt().to(theta.dtype))
+        try:
+            scale = kronecker_scale(target, theta, precision)
+        except (ValueError, MemoryError):  # layers without such a structure, or no room for it
+            scale = Diagonal((diagonal_hessian(target, theta) + precision).rsqrt().to(theta.dtype))
     return lambda vector: scale.matmul(scale.transpose_matmul(vector))
 
 

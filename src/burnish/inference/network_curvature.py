@@ -4,8 +4,10 @@ The Gauss-Newton matrix is the sum over points of `J^T curvature J`, with the Ja
 Hessian of the network made linear at theta. It is positive semi-definite wherever it is taken; the exact Hessian is not.
 """
 
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -23,6 +25,7 @@ __all__: list[str] = []
 
 _ROW_ENTRIES = {"cpu": 2**22, "cuda": 2**28}  # entries of the Jacobians made at a time
 _COLUMNS = 64  # of the exact Hessian made at a time
+_PROBES, _PROBE_ERROR = 8, 1e-2  # points that layers are verified on, and what rounding may do to their gradients
 
 
 def gauss_newton(target: Target, theta: Tensor) -> Tensor:
@@ -35,10 +38,9 @@ def gauss_newton(target: Target, theta: Tensor) -> Tensor:
 
 def gauss_newton_diagonal(target: Target, theta: Tensor) -> Tensor:
     """The diagonal (d,) of `gauss_newton`, float64, exact: by layers where all of them are known, else by Jacobians."""
-    head = _flat(target)
     total = torch.zeros(target.dim, dtype=torch.float64, device=theta.device)
-    layers, unknown = _layers(head)
-    if unknown:
+    layers, unknown = _layers(_flat(target))
+    if unknown or _irregular(target, layers):
         for rows in _weighted_jacobians(target, theta):
             total += rows.square().sum(0, dtype=torch.float64)
         return total
@@ -47,7 +49,9 @@ def gauss_newton_diagonal(target: Target, theta: Tensor) -> Tensor:
             if inputs.shape[1] == 1:  # each weight is used once for every point: a product of squares
                 squares = cotangents.square().sum(0).squeeze(1).T @ inputs.square().squeeze(1)
             else:
-                squares = torch.einsum("kntc,ntq->kncq", cotangents, inputs).square().sum((0, 1))
+                # one output after the other: all of them at once are K times the memory
+                parts = [torch.einsum("ntc,ntq->ncq", part, inputs).square_().sum(0) for part in cotangents]
+                squares = torch.stack(parts).sum(0)
             total[layer.index] += layer.layout.from_matrix(squares)
     return total
 
@@ -56,10 +60,11 @@ def gauss_newton_product(target: Target, theta: Tensor) -> Callable[[Tensor], Te
     """The matrix as a function of vectors (d,), never formed."""
     head, likelihood = _flat(target), target.model.likelihood
 
+    @torch.no_grad()
     def product(vector: Tensor) -> Tensor:
         total = torch.zeros(target.dim, dtype=torch.float64, device=theta.device)
         for inputs, _, weights in target.chunks(theta):
-            forward = torch.func.jvp(lambda point, x=inputs: head(point, x), (theta,), (vector,))[1]
+            forward = _jvp(partial(head, inputs=inputs), theta, vector)
             outputs, pullback = head.linearise(theta, inputs)
             curved = likelihood.curvature_product(outputs, forward)
             total += pullback(curved if weights is None else curved * weights.unsqueeze(-1))
@@ -68,6 +73,7 @@ def gauss_newton_product(target: Target, theta: Tensor) -> Callable[[Tensor], Te
     return product
 
 
+@torch.no_grad()
 def exact_hessian(target: Target, theta: Tensor) -> Tensor:
     """The Hessian (d, d) of the negative log-likelihood, float64, by automatic differentiation; it may be indefinite."""
     likelihood = target.model.likelihood
@@ -80,12 +86,19 @@ def exact_hessian(target: Target, theta: Tensor) -> Tensor:
             return -(value if w is None else value * w).sum()
 
         def column(tangent: Tensor, loss: Callable[[Tensor], Tensor] = loss) -> Tensor:
-            found: Tensor = torch.func.jvp(torch.func.grad(loss), (theta,), (tangent,))[1]
-            return found
+            return _jvp(torch.func.grad(loss), theta, tangent)
 
         for start in range(0, target.dim, _COLUMNS):
             total[start : start + _COLUMNS] += torch.func.vmap(column)(eye[start : start + _COLUMNS])
     return 0.5 * (total + total.T)
+
+
+def _jvp(function: Callable[[Tensor], Tensor], point: Tensor, tangent: Tensor) -> Tensor:
+    """The derivative along a tangent; torch's first one warns of code of its own."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*torch.jit.script", DeprecationWarning)
+        found: Tensor = torch.func.jvp(function, (point,), (tangent,))[1]
+    return found
 
 
 def _flat(target: Target) -> FlatNetwork:
@@ -105,13 +118,22 @@ def _weighted_jacobians(target: Target, theta: Tensor) -> Iterator[Tensor]:
         found: Tensor = torch.func.vmap(lambda root: pullback(root)[0])(roots)
         return found
 
+    vectorised = head.vectorised
     for start in range(0, len(target.data), size):
         part = target.data.subset(slice(start, start + size))
         roots = likelihood.curvature_root(target.model(theta, part.inputs)).transpose(-1, -2)
         if part.weights is not None:
             roots = roots * part.weights.sqrt().view(-1, 1, 1)
-        with evaluation_mode(head.network):
-            yield torch.func.vmap(rows_of)(part.inputs, roots).flatten(0, 1)
+        try:
+            if vectorised:
+                with evaluation_mode(head.network):
+                    rows = torch.func.vmap(rows_of)(part.inputs, roots).flatten(0, 1)
+        except RuntimeError:  # a layer that cannot be batched over points, such as an LSTM
+            vectorised = False
+        if not vectorised:
+            pairs = zip(torch.split(part.inputs, 1), roots, strict=True)
+            rows = torch.stack([head.linearise(theta, x)[1](r.unsqueeze(0)) for x, root in pairs for r in root])
+        yield rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,25 +181,48 @@ def _passes(
     wide = theta.expand(1 + head.num_outputs, -1)  # a pass forward, and as many back as there are outputs
     for inputs, _, weights in target.chunks(wide):
         weights = inputs.new_ones(len(inputs)) if weights is None else weights
-        outputs, seen = _record(head, theta, inputs, [layer.module for layer in layers])
-        for layer in layers:
-            if len(seen[layer.module]) > 1:
-                raise ValueError(
-                    f"`structure` 'kron' needs every layer to be used once, but {layer.name!r} is called "
-                    f"{len(seen[layer.module])} times. Use structure='diagonal'."
-                )
+        outputs, seen = _record(head, theta.detach().requires_grad_(), inputs, [layer.module for layer in layers])
         used = [layer for layer in layers if seen[layer.module]]
         root = likelihood.curvature_root(outputs.detach()).movedim(-1, 0) * weights.sqrt().view(1, -1, 1)
         results = [seen[layer.module][0][1] for layer in used]
-        back = torch.autograd.grad(outputs, results, root, is_grads_batched=True)
-        pairs = [
-            (_patches(layer, seen[layer.module][0][0]), _cotangents(layer, g)) for layer, g in zip(used, back, strict=True)
-        ]
-        yield [(layer, *pair) for layer, pair in zip(used, pairs, strict=True)], weights
+        back = torch.autograd.grad(outputs, results, root, is_grads_batched=True, allow_unused=True) if used else ()
+        yield (
+            [
+                (layer, _patches(layer, seen[layer.module][0][0]), _cotangents(layer, grad))
+                for layer, grad in zip(used, back, strict=True)
+                if grad is not None
+            ],
+            weights,
+        )
+
+
+def _irregular(target: Target, layers: list[_Layer]) -> list[str]:
+    """Layers that are called twice, not with a row for each point, or whose weights are used elsewhere too.
+
+    Where none of this is so, a layer's inputs and cotangents give its gradient, whichever points it is taken of.
+    """
+    head, points = _flat(target), target.data.inputs[:_PROBES]
+    leaf = head.flatten(head.network).requires_grad_()
+    outputs, seen = _record(head, leaf, points, [layer.module for layer in layers])
+    calls = {module: found[0] for module, found in seen.items() if len(found) == 1 and len(found[0][0]) == len(points)}
+    cotangent = torch.linspace(1.0, 2.0, outputs.numel(), dtype=leaf.dtype, device=leaf.device).view(outputs.shape)
+    cotangent[1::2] = 0.0
+    results = [leaf, *(result for _, result in calls.values())]
+    total, *back = torch.autograd.grad(outputs, results, cotangent, allow_unused=True, materialize_grads=True)
+    grads = dict(zip(calls, back, strict=True))
+    wrong = [layer.name for layer in layers if seen[layer.module] and layer.module not in calls]
+    for layer in layers:
+        found = torch.zeros_like(total[layer.index])
+        if layer.module in calls:
+            rows, columns = _patches(layer, calls[layer.module][0]), _cotangents(layer, grads[layer.module].unsqueeze(0))[0]
+            found = layer.layout.from_matrix(torch.einsum("ntc,ntq->cq", columns[::2], rows[::2]))
+        if float((found - total[layer.index]).norm()) > _PROBE_ERROR * float(total[layer.index].norm()):
+            wrong.append(layer.name)
+    return list(dict.fromkeys(wrong))
 
 
 def _record(
-    head: FlatNetwork, theta: Tensor, inputs: Tensor, modules: list[nn.Module]
+    head: FlatNetwork, leaf: Tensor, inputs: Tensor, modules: list[nn.Module]
 ) -> tuple[Tensor, dict[nn.Module, list[tuple[Tensor, Tensor]]]]:
     """Outputs, and what went into and came out of each module, every time it was called; with a graph to differentiate."""
     seen: dict[nn.Module, list[tuple[Tensor, Tensor]]] = {module: [] for module in modules}
@@ -189,7 +234,7 @@ def _record(
     hooks = [module.register_forward_hook(record) for module in seen]
     try:
         with torch.enable_grad(), evaluation_mode(head.network):
-            return head.run(theta.detach().requires_grad_(), inputs), seen
+            return head.run(leaf, inputs), seen
     finally:
         for hook in hooks:
             hook.remove()
@@ -220,7 +265,8 @@ def _cotangents(layer: _Layer, grad: Tensor) -> Tensor:
 
 def has_kronecker(target: Target) -> bool:
     """Whether every parameter belongs to a layer that has a Kronecker structure."""
-    return not _layers(_flat(target))[1]
+    layers, unknown = _layers(_flat(target))
+    return not unknown and not _irregular(target, layers)
 
 
 def check_layers(target: Target) -> None:
@@ -231,6 +277,13 @@ def check_layers(target: Target) -> None:
             f"`structure` 'kron' knows linear and convolutional layers, got {', '.join(map(repr, unknown[:5]))}"
             f"{f' and {len(unknown) - 5} more' if len(unknown) > 5 else ''} besides. Use structure='diagonal', or leave "
             "these parameters out in `flatten_network`."
+        )
+    irregular = _irregular(target, layers)
+    if irregular:
+        raise ValueError(
+            "`structure` 'kron' needs layers that are called once, with a row for each point, and whose weights are used "
+            f"nowhere else, got {', '.join(map(repr, irregular[:5]))}. Use structure='diagonal', or leave these parameters "
+            "out in `flatten_network`."
         )
     widths = [(layer.layout.num_outputs, layer.layout.num_features + layer.layout.bias) for layer in layers]
     size = 8 * 4 * sum(rows**2 + columns**2 for rows, columns in widths)
@@ -255,7 +308,7 @@ def kronecker_factors(target: Target, theta: Tensor) -> list[tuple[_Layer, Tenso
             total[0] += columns.T @ columns
             total[1] += (rows * weights.repeat_interleave(inputs.shape[1]).unsqueeze(1)).T @ rows
             total[2] += weights.sum() * inputs.shape[1]
-    return [(layer, left / count.clamp_min(1.0), right) for layer, (left, right, count) in zip(layers, sums, strict=True)]
+    return [(layer, left / count.clamp_min(1e-300), right) for layer, (left, right, count) in zip(layers, sums, strict=True)]
 
 
 def kronecker_scale(target: Target, theta: Tensor, precision: float) -> BlockDiagonal:
