@@ -21,8 +21,8 @@ import burnish
 import test_refine
 from burnish import BayesianNetwork, load, metrics
 from burnish.inference import laplace
+from burnish.layer_scales import Kronecker
 from burnish.posteriors import FlowPosterior, Gaussian
-from burnish.scales import Kronecker
 from burnish.target import PriorTuning
 from burnish.verdict import Verdict
 from test_refine import CASES, HALVES, QUICK, assert_same_photograph, call, case, guard, photograph, refined

@@ -11,19 +11,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from burnish.bijections import Planar, Radial, SinhArcsinh
+from burnish.bijections import Bijection, Planar, Radial, SinhArcsinh, Subspace
 from burnish.encoding import decode, encode
 from burnish.heads import LinearHead, Model
+from burnish.layer_scales import BlockDiagonal
 from burnish.likelihoods import Bernoulli, Categorical, GaussianNoise
-from burnish.linear_bijections import Affine, DiagonalScale, Rotation, Shift
+from burnish.linear_bijections import Affine, DiagonalScale, LowRankStretch, Rotation, Shift, Triangular
 from burnish.noise import make_generator
-from burnish.posteriors import FlowPosterior, Gaussian, SamplePosterior
-from burnish.scales import Dense, Diagonal, Kronecker
+from burnish.posteriors import KINDS as POSTERIORS
+from burnish.posteriors import FlowPosterior, Gaussian, MixturePosterior, SamplePosterior
+from burnish.scales import Dense, Diagonal, LowRank, Scale
 from burnish.storage import read_file, write_file
 from burnish.target import PriorTuning
 
-BIJECTIONS = (Affine, DiagonalScale, Planar, Radial, Rotation, Shift, SinhArcsinh)
-POSTERIORS = (Gaussian, FlowPosterior, SamplePosterior, Diagonal, Dense, Kronecker, LinearHead, *BIJECTIONS)
+BIJECTIONS = (
+    *(Affine, DiagonalScale, LowRankStretch, Planar, Radial, Rotation),
+    *(Shift, SinhArcsinh, Subspace, Triangular),
+)
 MODELS = (Model, LinearHead, Categorical, Bernoulli, GaussianNoise)
 
 
@@ -86,9 +90,9 @@ def through_a_file(value, path, kinds):
 
 
 def cast(value, dtype):
-    """A value with all its tensors in another dtype."""
+    """A value with all its floating-point tensors in another dtype."""
     if isinstance(value, Tensor):
-        return value.to(dtype)
+        return value.to(dtype) if value.is_floating_point() else value
     if isinstance(value, tuple):
         return tuple(cast(item, dtype) for item in value)
     if is_dataclass(value):
@@ -111,6 +115,9 @@ def flow(whitened):
         Radial.identity(like, generator=generator),
         Radial.uniform(like, generator=generator),  # three views of one storage
         Planar.identity(like, generator=generator),
+        Triangular(draw(6, 6), 0.1 * draw(6)),
+        LowRankStretch(0.3 * draw(6, 2)),
+        Subspace(torch.linalg.qr(draw(6, 2)).Q, (Shift(draw(2)), Triangular(draw(2, 2), 0.1 * draw(2)))),
         Affine(draw(6), Diagonal(0.5 + draw(6).abs())),
     )
     base = Gaussian(draw(6), Dense(0.2 * draw(6, 6).tril(-1) + torch.eye(6, dtype=torch.float64)))
@@ -129,6 +136,18 @@ def test_flows_come_back_exactly(tmp_path, whitened, dtype):
     posterior = cast(flow(whitened), dtype)
     assert {type(bijection) for bijection in posterior.bijections} == set(BIJECTIONS)
     check_exact(posterior, tmp_path)
+
+
+def test_every_scale_and_bijection_can_be_kept():
+    def leaves(kind):
+        return {leaf for child in kind.__subclasses__() for leaf in leaves(child)} or {kind}
+
+    ours = {kind for base in (Scale, Bijection) for kind in leaves(base) if kind.__module__.startswith("burnish.")}
+    assert ours <= set(POSTERIORS)
+
+
+def test_mixtures_come_back_exactly(tmp_path, scale):
+    check_exact(MixturePosterior((Gaussian(draw(6), scale), flow(True))), tmp_path)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -399,6 +418,33 @@ def test_anything_in_the_place_of_a_tensor_is_refused(posterior, wrong):
         others = {key: tensor for key, tensor in tensors.items() if key != name}
         with pytest.raises(ValueError, match=r"refuses its fields|no value is written as"):
             decode(bad, others, POSTERIORS)
+
+
+@pytest.mark.parametrize("wrong", ["text", 1, 0.5, True, {"tuple": []}, {"dict": {}}, {"float": "nan"}, []])
+@pytest.mark.parametrize(
+    ("scale", "name"),
+    [
+        (LowRank(torch.ones(3), torch.eye(3)[:, :1], torch.ones(1), torch.ones(3)), "inner"),
+        (BlockDiagonal((Diagonal(torch.ones(1)), Diagonal(torch.ones(2))), torch.tensor([1, 0, 2])), "order"),
+    ],
+)
+def test_a_tensor_that_may_be_missing_is_a_tensor_or_missing(scale, name, wrong):
+    tree, tensors = encode(scale, POSTERIORS)
+    others = {key: tensor for key, tensor in tensors.items() if key != name}
+    assert set(tensors) - set(others) == {name}
+    with pytest.raises(ValueError, match=r"refuses its fields|no value is written as"):
+        decode({**tree, "fields": {**tree["fields"], name: wrong}}, others, POSTERIORS)
+    without = decode({**tree, "fields": {**tree["fields"], name: None}}, others, POSTERIORS)
+    assert getattr(without, name) is None
+
+
+@pytest.mark.parametrize("inside", [1, "text", None, {"kind": "Shift", "fields": {"offset": {"tensor": "x"}}}])
+def test_only_scales_are_blocks(inside):
+    tree, tensors = encode(Gaussian(torch.zeros(3), BlockDiagonal((Diagonal(torch.ones(3)),))), POSTERIORS)
+    tree["fields"]["scale"]["fields"]["blocks"]["tuple"][0] = inside
+    given = {"mean": tensors["mean"], **(X if isinstance(inside, dict) else {})}
+    with pytest.raises(ValueError, match="refuses its fields"):
+        decode(tree, given, POSTERIORS)
 
 
 def test_a_class_is_not_saved_with_something_else_in_a_tensors_place():

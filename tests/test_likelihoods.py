@@ -93,6 +93,16 @@ def test_curvature(name, outputs):
     assert torch.equal(outputs, before)
 
 
+def test_curvature_root(name, outputs):
+    likelihood, before = LIKELIHOODS[name], outputs.clone()
+    root = likelihood.curvature_root(outputs)
+    assert root.shape[:-1] == outputs.shape
+    expected = second_derivatives(name, outputs, make_targets(name))
+    torch.testing.assert_close(root @ root.transpose(-1, -2), expected, rtol=1e-8, atol=1e-12)
+    torch.testing.assert_close(root @ root.transpose(-1, -2), likelihood.curvature(outputs), rtol=1e-10, atol=1e-14)
+    assert torch.equal(outputs, before)
+
+
 @pytest.mark.parametrize("strided", [False, True])
 def test_curvature_sum(name, strided):
     outputs = 3 * draw(NUM_POINTS, OUTPUTS[name])
@@ -117,7 +127,9 @@ def test_extreme_logits(name, rows, dtype):
         likelihood.curvature_product(logits, logits),
         likelihood.curvature_sum(logits, torch.ones(5, dtype=dtype)),
     )
-    assert all(bool(part.isfinite().all()) for part in (value, grad, diagonal, curvature, product, total))
+    root = likelihood.curvature_root(logits)
+    assert all(bool(part.isfinite().all()) for part in (value, grad, diagonal, curvature, product, total, root))
+    assert (root @ root.transpose(-1, -2) - curvature).abs().max() < 10 * torch.finfo(dtype).eps
     assert bool((value <= 0).all())
     assert bool((grad.abs() <= 1).all())
     assert bool((diagonal >= 0).all())
@@ -150,7 +162,10 @@ def test_curvature_keeps_the_digits_of_confident_points(logit):
     expected = pytest.approx(small / (1 + small) ** 2, rel=1e-12, abs=0.0)
     logits = torch.tensor([[logit]], dtype=torch.float64)
     assert Bernoulli().curvature_diagonal(logits).item() == expected
-    assert Categorical().curvature_diagonal(torch.cat([logits, 0 * logits], -1)).tolist() == [[expected, expected]]
+    pair = torch.cat([logits, 0 * logits], -1)
+    assert Categorical().curvature_diagonal(pair).tolist() == [[expected, expected]]
+    assert Bernoulli().curvature_root(logits).square().item() == expected
+    assert Categorical().curvature_root(pair).square().sum(-1).tolist() == [[expected, expected]]
 
 
 @pytest.mark.parametrize("name", ["categorical", "bernoulli"])

@@ -16,7 +16,7 @@ LAYERS = [
     ("_checks", "errors"),
     ("noise", "likelihoods", "convergence"),
     ("heads",),
-    ("scales",),
+    ("scales", "layer_scales"),
     ("bijections",),
     ("linear_bijections",),
     ("batches", "encoding", "storage", "progress"),

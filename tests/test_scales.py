@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from burnish.errors import FitError
 from burnish.heads import LinearHead
+from burnish.layer_scales import BlockDiagonal, Kronecker
 from burnish.noise import make_generator
-from burnish.scales import Dense, Diagonal, Kronecker
+from burnish.scales import Dense, Diagonal, LowRank
 
 EPSILON = torch.finfo(torch.float64).eps
 
@@ -71,12 +72,23 @@ def test_logdet_is_that_of_the_root(scale):
     torch.testing.assert_close(scale.logdet(), torch.linalg.slogdet(root_of(scale)).logabsdet, rtol=1e-11, atol=1e-11)
 
 
-@pytest.mark.parametrize("bias", [True, False])
-def test_kronecker_transpose(bias):
-    layout = LinearHead(3, 2, bias)
-    scale = Kronecker.from_precision(positive_definite(2), positive_definite(3 + bias), 0.5, layout)
-    vectors = draw(4, layout.dim)
+@pytest.mark.parametrize("batch", [(), (4,), (2, 3)])
+def test_transpose_matmul_is_that_of_the_root(scale, batch):
+    vectors = draw(*batch, 6)
     torch.testing.assert_close(scale.transpose_matmul(vectors), vectors @ root_of(scale), rtol=1e-12, atol=1e-12)
+
+
+def test_stretching_multiplies_the_columns_of_the_root(scale):
+    first, second = draw(6, seed=1).exp(), draw(6, seed=2).exp()
+    close = {"rtol": 1e-12, "atol": 1e-12}
+    once = scale.stretched(first)
+    assert type(once) is type(scale)
+    torch.testing.assert_close(root_of(once), root_of(scale) * first, **close)
+    twice = once.stretched(second)
+    torch.testing.assert_close(root_of(twice), root_of(scale) * first * second, **close)
+    torch.testing.assert_close(twice.variance(), twice.covariance().diagonal(), **close)
+    torch.testing.assert_close(twice.logdet(), scale.logdet() + (first * second).log().sum(), **close)
+    torch.testing.assert_close(twice.solve(twice.matmul(first)), first, **close)
 
 
 def test_diagonal_known_answer():
@@ -105,6 +117,69 @@ def test_kronecker_from_precision(bias, rank):
     expected = kronecker_precision(left, right, 0.7, layout).inverse()
     scale = Kronecker.from_precision(left, right, 0.7, layout)
     torch.testing.assert_close(scale.covariance(), expected, rtol=1e-10, atol=1e-10)
+
+
+def orthonormal(dim, rank, seed=0):
+    return torch.linalg.qr(draw(dim, rank, seed=seed)).Q
+
+
+def test_low_rank_from_precision():
+    vectors, values, precision = orthonormal(6, 2), torch.tensor([4.0, 0.3], dtype=torch.float64), draw(6).exp()
+    inner = torch.eye(6, dtype=torch.float64) + vectors @ values.diag() @ vectors.T
+    expected = (precision.sqrt().diag() @ inner @ precision.sqrt().diag()).inverse()
+    scale = LowRank.from_precision(vectors, values, precision)
+    torch.testing.assert_close(scale.covariance(), expected, rtol=1e-10, atol=1e-12)
+    assert LowRank.from_precision(vectors, values, precision, torch.float32).std.dtype == torch.float32
+
+
+def test_low_rank_takes_values_below_zero_for_zero():
+    """Those of a semi-definite matrix come out slightly negative by rounding."""
+    vectors, precision = orthonormal(6, 2), draw(6).exp()
+    scale = LowRank.from_precision(vectors, torch.tensor([0.0, -1e-9], dtype=torch.float64), precision)
+    torch.testing.assert_close(scale.covariance(), precision.reciprocal().diag(), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("rank", [1, 3, 6, 9])
+def test_low_rank_from_covariance(rank):
+    std, deviations = draw(6, seed=1).exp(), draw(6, rank, seed=2)
+    scale = LowRank.from_covariance(std, deviations)
+    assert scale.vectors.shape == (6, min(rank, 6))
+    torch.testing.assert_close(scale.covariance(), std.square().diag() + deviations @ deviations.T, rtol=1e-10, atol=1e-12)
+
+
+def test_low_rank_deviations_that_depend_on_each_other_or_vanish():
+    column = draw(6, 1)
+    deviations = torch.cat([column, 2 * column, torch.zeros(6, 1)], dim=1)
+    scale = LowRank.from_covariance(torch.ones(6, dtype=torch.float64), deviations)
+    expected = torch.eye(6, dtype=torch.float64) + 5 * column @ column.T
+    torch.testing.assert_close(scale.covariance(), expected, rtol=1e-10, atol=1e-12)
+
+
+def test_low_rank_without_directions_is_a_diagonal():
+    std = draw(4).exp()
+    scale = LowRank(std, torch.zeros(4, 0, dtype=torch.float64), torch.zeros(0, dtype=torch.float64))
+    torch.testing.assert_close(scale.covariance(), std.square().diag())
+    assert scale.logdet().item() == pytest.approx(std.log().sum().item())
+
+
+def test_low_rank_never_forms_a_full_matrix():
+    dim = 10**6
+    vectors = torch.zeros(dim, 1)
+    vectors[3] = 1.0
+    scale = LowRank(torch.ones(dim), vectors, torch.tensor([2.0])).stretched(torch.full((dim,), 0.5))
+    assert scale.variance()[:5].tolist() == [0.25, 0.25, 0.25, 1.0, 0.25]
+    assert scale.logdet().item() == pytest.approx(math.log(2) - dim * math.log(2))
+
+
+def test_blocks_are_independent():
+    first, second = positive_definite(2), positive_definite(3, seed=1)
+    blocks = (Dense.from_covariance(first), Dense.from_covariance(second))
+    expected = torch.block_diag(first, second)
+    torch.testing.assert_close(BlockDiagonal(blocks).covariance(), expected, rtol=1e-12, atol=1e-12)
+    order = torch.tensor([3, 0, 1, 4, 2])
+    shuffled = torch.zeros_like(expected)
+    shuffled[order.unsqueeze(1), order] = expected  # the block's first coordinate is the vector's fourth
+    torch.testing.assert_close(BlockDiagonal(blocks, order).covariance(), shuffled, rtol=1e-12, atol=1e-12)
 
 
 def rotated(exponents, seed):
@@ -222,3 +297,50 @@ def test_kronecker_refuses_std(bad):
 def test_kronecker_precision_not_positive_definite(values, precision):
     with pytest.raises(FitError, match="not positive"):
         Kronecker.from_precision(torch.diag(torch.tensor(values)), torch.eye(3), precision, LinearHead(3, 2, False))
+
+
+@pytest.mark.parametrize(
+    ("std", "vectors", "stretch"),
+    [((4,), (4, 2), (3,)), ((4,), (3, 2), (2,)), ((4,), (4,), (1,)), ((4, 1), (4, 1), (1,)), ((4,), (4, 1), ())],
+)
+def test_low_rank_refuses_shapes(std, vectors, stretch):
+    with pytest.raises(ValueError, match=r"`vectors` must have shape \(d, k\), with `std` .* One column for each direction"):
+        LowRank(torch.ones(std), torch.ones(vectors), torch.ones(stretch))
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
+@pytest.mark.parametrize("name", ["std", "stretch", "inner"])
+def test_low_rank_refuses_factors(name, bad):
+    parts = {"std": torch.ones(4), "vectors": torch.eye(4)[:, :2], "stretch": torch.ones(2), "inner": torch.ones(4)}
+    parts[name][1] = bad
+    with pytest.raises(ValueError, match=f"`{name}` must be positive and finite"):
+        LowRank(**parts)
+
+
+@pytest.mark.parametrize("shape", [(1,), (3,), (1, 4), ()])
+def test_low_rank_refuses_inner_factors_of_another_shape(shape):
+    scale = LowRank(torch.ones(4), torch.eye(4)[:, :1], torch.ones(1))
+    with pytest.raises(ValueError, match=r"`inner` must have shape \(4,\) like `std`, got .*One factor for each dimension"):
+        scale.stretched(torch.ones(shape))
+
+
+def test_low_rank_refuses_vectors_that_are_not_orthonormal():
+    with pytest.raises(ValueError, match=r"`vectors` must be orthonormal, got products off by 3\. Orthonormalise them"):
+        LowRank(torch.ones(4), 2 * torch.eye(4)[:, :2], torch.ones(2))
+    slanted = torch.eye(4)[:, :2].clone()
+    slanted[0, 1] = 0.1
+    with pytest.raises(ValueError, match=r"`vectors` must be orthonormal, got products off by 0\.1"):
+        LowRank(torch.ones(4), slanted, torch.ones(2))
+    with pytest.raises(ValueError, match=r"`vectors` must be finite, .*torch\.linalg\.qr"):
+        LowRank(torch.ones(4), torch.full((4, 1), math.nan), torch.ones(1))
+
+
+def test_no_blocks_are_refused():
+    with pytest.raises(ValueError, match="`blocks` must hold at least one scale, got none"):
+        BlockDiagonal(())
+
+
+@pytest.mark.parametrize("order", [[0, 1], [0, 1, 1], [1, 2, 3], [-1, 0, 1], [[0, 1, 2]]])
+def test_orders_must_be_permutations(order):
+    with pytest.raises(ValueError, match=r"`order` must name each of the 3 coordinates once, got shape .*permutation of 0"):
+        BlockDiagonal((Diagonal(torch.ones(1)), Diagonal(torch.ones(2))), torch.tensor(order))

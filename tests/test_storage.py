@@ -17,11 +17,13 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from burnish import storage
+from burnish.bijections import Subspace
 from burnish.encoding import decode, encode
-from burnish.linear_bijections import Rotation, Shift
+from burnish.layer_scales import BlockDiagonal
+from burnish.linear_bijections import LowRankStretch, Rotation, Shift, Triangular
 from burnish.noise import make_generator
 from burnish.posteriors import FlowPosterior, Gaussian
-from burnish.scales import Dense
+from burnish.scales import Dense, Diagonal, LowRank
 from burnish.storage import FORMAT_VERSION, Fingerprint, check_fingerprint, fingerprint, read_file, write_file
 from test_encoding import POSTERIORS, X, draw, every_tree_with, same, through_a_file
 
@@ -485,9 +487,27 @@ def test_every_flipped_bit_of_the_payload_is_refused(saved):
             load(bytes(bad))
 
 
-def test_accidents_to_the_tree_behind_a_right_checksum(saved):
+def layered():
+    """A posterior of a network's layers, refined in a subspace: everything that is nested or may be missing."""
+    low_rank = LowRank(draw(3).exp(), torch.linalg.qr(draw(3, 2)).Q, draw(2).exp(), draw(3).exp())
+    scale = BlockDiagonal((Diagonal(draw(1).exp()), low_rank), torch.tensor([2, 0, 3, 1]))
+    inner = (Shift(draw(2)), Triangular(draw(2, 2), draw(2)))
+    bijections = [Subspace(torch.linalg.qr(draw(4, 2)).Q, inner), LowRankStretch(draw(4, 1))]
+    return {"posterior": FlowPosterior.whitened(Gaussian(draw(4), scale), bijections), "elbo": (1.0,)}
+
+
+def test_a_posterior_of_layers_comes_back_and_draws_the_same(tmp_path):
+    value = layered()
+    back = through_a_file(value, tmp_path / "file", POSTERIORS)
+    assert same(back, value)
+    draws = [kept["posterior"].sample_and_log_prob(5, generator=make_generator(0)) for kept in (value, back)]
+    assert all(torch.equal(first, second) for first, second in zip(*draws, strict=True))
+
+
+@pytest.mark.parametrize("layers", [False, True])
+def test_accidents_to_the_tree_behind_a_right_checksum(saved, layers):
     """What a checksum cannot see: each node of the tree in turn is another thing."""
-    value, _, _ = saved
+    value = layered() if layers else saved[0]
     tree, tensors = encode(value, POSTERIORS)
     for wrong in ("text", -1, 2.5, None, {}, [], {"tensor": "posterior.base.mean"}, {"kind": "Shift", "fields": {}}):
         for bad in every_tree_with(wrong, lambda node: isinstance(node, dict), tree):

@@ -143,7 +143,7 @@ BAD = {
     "raw inputs": (
         {"inputs": torch.zeros(5, 7, dtype=torch.float64)},
         ValueError,
-        r"`inputs` must have shape \(M, \d\) with M >= 1, got \(5, 7\)\. Pass features",
+        r"`inputs` must have shape \(N, \d\) for this head, got \(5, 7\)\. Pass features",
     ),
     "a run beside a density": (
         {"run": "anything"},

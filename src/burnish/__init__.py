@@ -34,13 +34,14 @@ from burnish.inference.temperature import TemperatureFit, fit_temperature
 from burnish.inference.variational import VbFit, fit_vb
 from burnish.inference.variational_layers import VariationalConv2d, VariationalLayer, VariationalLinear
 from burnish.ladder import Rung
+from burnish.layer_scales import BlockDiagonal, Kronecker
 from burnish.likelihoods import Bernoulli, Categorical, GaussianNoise, Likelihood
 from burnish.linear_bijections import Affine, DiagonalScale, LowRankStretch, Rotation, Shift, Triangular
 from burnish.noise import make_generator
 from burnish.posteriors import DensityPosterior, FlowPosterior, Gaussian, MixturePosterior, Posterior, SamplePosterior
 from burnish.predictive import Prediction, predict
 from burnish.refine import refine
-from burnish.scales import BlockDiagonal, Dense, Diagonal, Kronecker, LowRank, Scale
+from burnish.scales import Dense, Diagonal, LowRank, Scale
 from burnish.target import Expansion, KroneckerCurvature, PriorCandidate, PriorTuning, SubsampledTarget, Target
 from burnish.verdict import Verdict, judge
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from burnish.errors import FitError
-from burnish.heads import Model
+from burnish.heads import LinearHead, Model
 from burnish.inference.coordinates import Coordinates
 from burnish.inference.laplace import choose_structure, fit_laplace
 from burnish.inference.sampler import State, advance, begin
@@ -133,8 +133,12 @@ def _coordinates(target: Target, posterior: Posterior, generator: torch.Generato
     """Those of a Gaussian or a flow; others have none, but moments in the coordinates of a Laplace posterior."""
     if isinstance(posterior, Gaussian | FlowPosterior):
         return Coordinates.of(posterior, generator=generator)
-    laplace = fit_laplace(target, structure=choose_structure(target)).posterior
-    white = laplace.scale.solve(_draws(posterior, _MOMENT_DRAWS, generator) - laplace.mean)
+    draws, linear = _draws(posterior, _MOMENT_DRAWS, generator), isinstance(target.model.head, LinearHead)
+    # a network has many modes, and the curvature where a draw is will do
+    laplace = fit_laplace(
+        target, None if linear else draws[0], structure=choose_structure(target), recentre=linear
+    ).posterior
+    white = laplace.scale.solve(draws - laplace.mean)
     base = Gaussian(white.mean(0), Diagonal(white.std(0, correction=0).clamp(*_SPREADS)))
     return Coordinates(FlowPosterior(base, (Affine(laplace.mean, laplace.scale),)), "affine")
 

@@ -133,27 +133,43 @@ class Triangular(Bijection):
 
 @dataclass(frozen=True, eq=False)
 class LowRankStretch(Bijection):
-    """`z + factor factor^T z`: wider along k directions, which are learnt."""
+    """`z + factor factor^T z`: wider along k directions, which are learnt.
 
-    factor: Tensor
+    The factor is `raw_factor` / sqrt(d), so that equal steps of all entries move it as far in many dimensions as in few.
+    """
+
+    raw_factor: Tensor
     """(d, k), of any length and direction."""
 
     @classmethod
-    def random(cls, like: Tensor, rank: int, *, generator: torch.Generator, size: float = 0.1) -> Self:
+    def of(cls, factor: Tensor) -> Self:
+        """The one with this factor (d, k)."""
+        return cls(factor * math.sqrt(len(factor)))
+
+    @classmethod
+    def random(cls, like: Tensor, rank: int, *, generator: torch.Generator, size: float = 0.3) -> Self:
         """Short random directions, for vectors like `like` (d,): at zero there would be no gradient to leave it by."""
         check_generator(generator, like.device)
         draw = torch.randn(len(like), rank, generator=generator, dtype=like.dtype, device=like.device)
-        return cls(draw * (size / math.sqrt(len(like))))
+        return cls(draw * size)
 
-    def _inner(self) -> Tensor:
-        eye = torch.eye(self.factor.shape[1], dtype=self.factor.dtype, device=self.factor.device)
-        return eye + self.factor.T @ self.factor
+    @property
+    def factor(self) -> Tensor:
+        """(d, k)."""
+        return self.raw_factor / math.sqrt(len(self.raw_factor))
 
     def forward(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        logdet = torch.linalg.slogdet(self._inner()).logabsdet
-        return z + (z @ self.factor) @ self.factor.T, logdet.expand(z.shape[:-1])
+        factor = self.factor
+        logdet = torch.linalg.slogdet(_inner(factor)).logabsdet
+        return z + (z @ factor) @ factor.T, logdet.expand(z.shape[:-1])
 
     def inverse(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        inner = self._inner()
-        solved = torch.linalg.solve(inner, (z @ self.factor).unsqueeze(-1)).squeeze(-1)
-        return z - solved @ self.factor.T, -torch.linalg.slogdet(inner).logabsdet.expand(z.shape[:-1])
+        factor = self.factor
+        inner = _inner(factor)
+        solved = torch.linalg.solve(inner, (z @ factor).unsqueeze(-1)).squeeze(-1)
+        return z - solved @ factor.T, -torch.linalg.slogdet(inner).logabsdet.expand(z.shape[:-1])
+
+
+def _inner(factor: Tensor) -> Tensor:
+    """The k x k matrix whose determinant is that of the stretch."""
+    return torch.eye(factor.shape[1], dtype=factor.dtype, device=factor.device) + factor.T @ factor

@@ -15,9 +15,10 @@ from torch import Tensor
 from burnish._checks import check_at_least, check_finite, check_like
 from burnish.bijections import Bijection, Planar, Radial, SinhArcsinh, Subspace
 from burnish.heads import LinearHead
+from burnish.layer_scales import BlockDiagonal, Kronecker
 from burnish.linear_bijections import Affine, DiagonalScale, LowRankStretch, Rotation, Shift, Triangular
 from burnish.noise import check_generator, standard_normal
-from burnish.scales import BlockDiagonal, Dense, Diagonal, Kronecker, LowRank, Scale
+from burnish.scales import Dense, Diagonal, LowRank, Scale
 
 __all__ = ["DensityPosterior", "FlowPosterior", "Gaussian", "MixturePosterior", "Posterior", "SamplePosterior"]
 

@@ -5,8 +5,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import binary, classification, regression
+from test_network_curvature import make_named
 
-from burnish.inference.curvature import diagonal_hessian, full_hessian, hessian_product, kronecker_hessian
+from burnish.errors import FitError
+from burnish.inference.curvature import (
+    diagonal_hessian,
+    full_hessian,
+    hessian_product,
+    kronecker_hessian,
+    leading_eigenpairs,
+    needs_double,
+)
 from burnish.likelihoods import Categorical
 from burnish.noise import make_generator
 from burnish.target import Target
@@ -102,3 +111,68 @@ def test_a_hessian_too_large_is_refused_with_its_size_and_the_alternative(monkey
     target = classification()
     with pytest.raises(MemoryError, match=r"full Hessian of 16 parameters needs .* use structure='kron'"):
         full_hessian(target, torch.zeros(target.dim, dtype=torch.float64))
+
+
+def network():
+    return make_named("tanh", num_points=40)
+
+
+def linear_head():
+    target = classification(weighted=True)
+    return target, torch.randn(target.dim, generator=make_generator(3), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("make", [linear_head, network])
+@pytest.mark.parametrize("count", [1, 5])
+def test_leading_eigenpairs_against_a_dense_decomposition(make, count):
+    target, theta = make()
+    precision = torch.linspace(0.3, 4.0, target.dim, dtype=torch.float64)
+    root = precision.rsqrt()
+    matrix = root.unsqueeze(1) * full_hessian(target, theta) * root
+    expected, directions = torch.linalg.eigh(matrix)
+    values, vectors = leading_eigenpairs(target, theta, precision, count)
+    assert values.shape == (count,)
+    assert values.dtype == vectors.dtype == torch.float64
+    torch.testing.assert_close(values.sort().values, expected[-count:], rtol=1e-3, atol=1e-6)
+    torch.testing.assert_close(vectors.T @ vectors, torch.eye(count, dtype=torch.float64), rtol=0, atol=1e-10)
+    torch.testing.assert_close(vectors @ vectors.T, directions[:, -count:] @ directions[:, -count:].T, rtol=0, atol=1e-2)
+    along = (vectors * (matrix @ vectors)).sum(0)  # each value belongs to its vector
+    torch.testing.assert_close(along, values, rtol=1e-3, atol=1e-6)
+
+
+def test_leading_eigenpairs_are_the_same_every_time(untouched_rng):
+    target, theta = linear_head()
+    first, second = (leading_eigenpairs(target, theta, torch.ones_like(theta), 3) for _ in range(2))
+    assert all(torch.equal(*pair) for pair in zip(first, second, strict=True))
+
+
+def test_more_eigenpairs_than_there_is_curvature():
+    target = classification(num_points=2, num_outputs=3)  # rank four at most, of twelve
+    theta = torch.zeros(target.dim, dtype=torch.float64)
+    values, vectors = leading_eigenpairs(target, theta, torch.ones_like(theta), 9)
+    assert float(values.sort().values[:5].abs().max()) < 1e-8
+    hessian = full_hessian(target, theta)
+    torch.testing.assert_close(vectors @ values.diag() @ vectors.T, hessian, rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("size", [1e6, float("nan")])
+def test_no_curvature_or_none_that_is_a_number_is_a_fit_error(size):
+    target = classification()
+    theta = size * torch.randn(target.dim, generator=make_generator(3), dtype=torch.float64)
+    with pytest.raises(FitError, match=r"leading directions of the curvature were not found .*use another structure"):
+        leading_eigenpairs(target, theta, torch.ones_like(theta), 3)
+
+
+def test_leading_eigenpairs_in_single_precision():
+    target = classification(dtype=torch.float32)
+    theta, exact = torch.zeros(target.dim), torch.zeros(target.dim, dtype=torch.float64)
+    values, _ = leading_eigenpairs(target, theta, torch.ones_like(exact), 3)
+    expected, _ = leading_eigenpairs(classification(), exact, torch.ones_like(exact), 3)
+    torch.testing.assert_close(values, expected, rtol=1e-3, atol=1e-5)
+
+
+def test_a_network_is_never_made_double():
+    target = classification(dtype=torch.float32, prior_precision=1e-9)
+    assert needs_double(target, torch.zeros(target.dim))
+    target, theta = network()
+    assert not needs_double(target, theta.float())

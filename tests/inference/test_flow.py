@@ -11,10 +11,13 @@ from burnish.diagnostics import elbo
 from burnish.errors import FitError
 from burnish.inference.flow import default_bijections, fit_flow, paper_protocol
 from burnish.inference.laplace import fit_laplace
-from burnish.linear_bijections import Affine, DiagonalScale, Rotation, Shift
+from burnish.inference.swag import fit_swag
+from burnish.inference.variational import fit_vb
+from burnish.layer_scales import BlockDiagonal
+from burnish.linear_bijections import Affine, DiagonalScale, Rotation, Shift, Triangular
 from burnish.noise import make_generator, standard_normal
 from burnish.posteriors import FlowPosterior, Gaussian
-from burnish.scales import Dense, Diagonal
+from burnish.scales import Dense, Diagonal, LowRank, Scale
 from burnish.target import Target
 
 
@@ -208,11 +211,25 @@ def test_single_precision_runs_through():
     assert fit.posterior.sample(2, generator=make_generator(0)).dtype == torch.float32
 
 
+def kinds_of_default_layers(scale: Scale) -> list[type]:
+    return [type(layer) for layer in default_bijections(Gaussian(torch.zeros(scale.dim, dtype=torch.float64), scale))]
+
+
 def test_the_default_flow_is_rotated_in_few_dimensions_only():
-    few, many, one = (torch.zeros(dim, dtype=torch.float64) for dim in (16, 500, 1))
-    kinds = [[type(layer) for layer in default_bijections(Gaussian.standard(like))] for like in (few, many, one)]
-    assert kinds[0] == [SinhArcsinh, Rotation, SinhArcsinh, Rotation, Shift]
-    assert kinds[1] == kinds[2] == [SinhArcsinh, Shift]
+    few, many, one = (Dense(torch.eye(dim, dtype=torch.float64)) for dim in (16, 500, 1))
+    assert kinds_of_default_layers(few) == [SinhArcsinh, Rotation, SinhArcsinh, Rotation, Shift]
+    assert kinds_of_default_layers(many) == kinds_of_default_layers(one) == [SinhArcsinh, Shift]
+
+
+def test_the_default_flow_learns_widths_where_the_base_leaves_correlations_out():
+    ones = torch.ones(16, dtype=torch.float64)
+    eye = torch.eye(16, dtype=torch.float64)
+    for scale in (
+        Diagonal(ones),
+        LowRank(ones, eye[:, :2], ones[:2]),
+        BlockDiagonal((Dense(eye[:8, :8]), Diagonal(ones[8:]))),
+    ):
+        assert kinds_of_default_layers(scale) == [DiagonalScale, SinhArcsinh, Shift]
 
 
 @pytest.mark.parametrize("names", [[], ["Rotation"]])
@@ -223,13 +240,34 @@ def test_layers_without_parameters_are_refused(names):
         fit_flow(target, base, generator=make_generator(0), bijections=[Rotation.cosine(base.mean) for _ in names])
 
 
-def test_any_gaussian_can_be_refined():
-    target = classification(num_points=40)
-    zeros = torch.zeros(target.dim, dtype=torch.float64)
-    fit = fit_flow(target, Gaussian(zeros, Diagonal(torch.ones_like(zeros))), generator=make_generator(0))
-    laplace = fit_laplace(target).posterior
-    assert fit.gain > 1.0
-    assert isinstance(laplace.scale, Dense)
+def any_gaussian(target: Target, name: str) -> Gaussian:
+    """A Gaussian over the parameters of a small target, from elsewhere than Laplace's method."""
+    mode, options = fit_laplace(target).posterior.mean, {"num_steps": 400, "snapshot_every": 5, "batch_size": 4}
+    covariance = torch.tensor([[2.0, 0.5], [0.5, 1.0]], dtype=torch.float64)
+    makers = {
+        "variational": lambda: fit_vb(target, target.prior, generator=make_generator(0)).posterior,
+        "swag": lambda: fit_swag(target, mode, generator=make_generator(0), learning_rate=1.0, **options).posterior,
+        "mean and covariance": lambda: Gaussian(torch.tensor([1.0, -1.0]).double(), Dense.from_covariance(covariance)),
+        "standard": lambda: Gaussian.standard(mode),
+    }
+    return makers[name]()
+
+
+@pytest.mark.parametrize("name", ["variational", "swag", "mean and covariance", "standard"])
+def test_any_gaussian_can_be_refined(name):
+    """All end near the evidence, however far below it they began."""
+    target = binary(num_points=30, num_features=1, prior_precision=0.1)
+    side = torch.linspace(-40.0, 40.0, 401, dtype=torch.float64)
+    log_evidence = float(target.log_prob(torch.cartesian_prod(side, side)).logsumexp(0)) + 2 * math.log(0.2)
+    base = any_gaussian(target, name)
+    flow = default_bijections(Gaussian(base.mean, Dense(torch.eye(2, dtype=torch.float64))))
+    correlations = Triangular.identity(base.mean)  # which a base may lack
+    fit = fit_flow(target, base, generator=make_generator(0), bijections=[correlations, *flow])
+    before, after = (
+        elbo(target, posterior, num_samples=4000, generator=make_generator(1)) for posterior in (base, fit.posterior)
+    )
+    assert after.value < log_evidence + 5 * after.standard_error
+    assert log_evidence - after.value < min(0.1, 0.5 * (log_evidence - before.value))
 
 
 @pytest.mark.parametrize(

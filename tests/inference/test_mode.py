@@ -5,6 +5,7 @@ import pytest
 import torch
 from problems import binary, classification, features, regression, regression_truth
 from sklearn.linear_model import LogisticRegression
+from test_network_curvature import IRREGULAR, LIKELIHOODS, Normalised, Recurrent, linear_pair, make, make_named
 
 from burnish.errors import FitError
 from burnish.inference import mode
@@ -189,3 +190,69 @@ def test_a_spectrum_in_single_precision():
     assert spectrum.values.dtype == spectrum.vectors.dtype == torch.float32
     exact = find_mode(classification(num_points=2000, prior_precision=1.0)).theta
     assert float((find_mode(target, spectrum=spectrum).theta - exact).abs().max()) < 1e-4
+
+
+# Networks
+
+
+def check_climbed(target, start, found):
+    """Uphill, and to where the target's own gradient vanishes."""
+    assert found.converged
+    assert float(target.log_prob(found.theta)) > float(target.log_prob(start))
+    gradient = torch.func.grad(target.log_prob)(found.theta)
+    assert found.gradient_norm == pytest.approx(float(gradient.norm()), abs=1e-9)
+    assert found.gradient_norm < 1e-3 * float(torch.func.grad(target.log_prob)(start).norm())
+
+
+@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+def test_a_smooth_network_ends_where_the_gradient_vanishes(likelihood):
+    target, start = make_named("tanh", likelihood, num_points=40, precision=0.1)
+    check_climbed(target, start, find_mode(target, start, tolerance=1e-6))
+
+
+@pytest.mark.parametrize("name", ["relu", "padding and stride", "one dimension", "batch norm", "sequence"])
+def test_other_networks_climb(name):
+    target, start = make_named(name, precision=2.0)
+    found = find_mode(target, start)
+    assert found.converged
+    assert float(target.log_prob(found.theta)) > float(target.log_prob(start)) + 1.0
+    moved = found.theta + 0.05 * torch.randn(20, target.dim, generator=make_generator(0), dtype=torch.float64)
+    assert float(target.log_prob(moved).max()) < float(target.log_prob(found.theta)) + 0.05
+
+
+def test_a_linear_network_has_the_mode_of_a_linear_head():
+    target, head, start = linear_pair("categorical")
+    found, expected = find_mode(target, start, tolerance=1e-7), find_mode(head, start, tolerance=1e-7)
+    torch.testing.assert_close(found.theta, expected.theta, rtol=0, atol=1e-7)
+    assert found.iterations == expected.iterations
+
+
+PRECONDITIONED = {
+    "kronecker": lambda: make_named("groups and dilation", precision=5.0),
+    "unknown layers": lambda: make(Normalised(3), (1, 3, 3), precision=5.0),
+    "recurrent": lambda: make(Recurrent(3), (3, 2), precision=5.0),
+    "called twice": lambda: make(IRREGULAR["called twice"][0](), (3,), precision=5.0),
+    "folded": lambda: make(IRREGULAR["folded"][0](), (4, 3), precision=5.0),
+}
+
+
+@pytest.mark.parametrize("room", [True, False])
+@pytest.mark.parametrize("name", PRECONDITIONED)
+def test_every_preconditioner_of_a_network_leads_uphill(name, room, monkeypatch):
+    """Kronecker where there is such a structure, and room for it; a diagonal otherwise."""
+    target, start = PRECONDITIONED[name]()
+    expected = find_mode(target, start)
+    monkeypatch.setattr(mode, "_DENSE_DIM", 0)
+    if not room:
+        monkeypatch.setattr("burnish._checks.available_memory", lambda device: 2**8)
+    found = find_mode(target, start)
+    assert found.converged
+    assert float(target.log_prob(found.theta)) == pytest.approx(float(target.log_prob(expected.theta)), abs=0.3)
+
+
+def test_a_vector_of_precisions_for_a_network(monkeypatch):
+    target, start = make_named("relu", num_points=40)
+    target = target.with_prior(torch.linspace(0.5, 4.0, target.dim, dtype=torch.float64))
+    for dense in (10_000, 0):
+        monkeypatch.setattr(mode, "_DENSE_DIM", dense)
+        check_climbed(target, start, find_mode(target, start))

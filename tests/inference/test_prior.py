@@ -137,7 +137,7 @@ def test_wrong_arguments_are_refused():
         tune_prior(target, precisions=[])
     with pytest.raises(ValueError, match="`prior_means` must hold at least one candidate"):
         tune_prior(target, prior_means={})
-    with pytest.raises(ValueError, match=r"`validation` must have features of shape \(N, 3\), got \(5, 2\)"):
+    with pytest.raises(ValueError, match=r"`validation.inputs` must have shape \(N, 3\) for this head, got \(5, 2\)"):
         tune_prior(target, validation=Batch(torch.zeros(5, 2).double(), torch.zeros(5, dtype=torch.long)))
     with pytest.raises(ValueError, match=r"`targets` must lie in 0\.\.3"):
         tune_prior(target, validation=Batch(torch.zeros(5, 3).double(), torch.full((5,), 9)))

@@ -79,8 +79,8 @@ def ascend(objective: Callable[[Tensor], tuple[Tensor, Tensor]], start: Tensor, 
     converged = converged or not rising
     # the best of many windows is best by chance, too: the last one must be clearly below it
     margin = options.plateau + 3.0 * math.hypot(final.noise, best_window.noise)
-    ended_below = options.keep_best and best_window.mean > final.mean + margin
-    return Ascent(best if ended_below else values.detach(), torch.stack(trace), converged)
+    fell = best_window.mean > final.mean + margin  # a trace that falls is not level either
+    return Ascent(best if fell and options.keep_best else values.detach(), torch.stack(trace), converged and not fell)
 
 
 @dataclass(frozen=True)

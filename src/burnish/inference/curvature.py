@@ -166,7 +166,7 @@ def leading_eigenpairs(target: Target, theta: Tensor, precision: Tensor, count: 
 
     That is, of `P^-1/2 Hessian P^-1/2` for prior precisions P (d,), by Lanczos iterations on products with the Hessian.
     """
-    from scipy.sparse.linalg import LinearOperator, eigsh  # type: ignore[import-untyped]
+    from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh  # type: ignore[import-untyped]
 
     product, root = hessian_product(target, theta), precision.rsqrt()
 
@@ -176,6 +176,11 @@ def leading_eigenpairs(target: Target, theta: Tensor, precision: Tensor, count: 
 
     start = torch.randn(target.dim, generator=make_generator(0), dtype=torch.float64).numpy()
     operator = LinearOperator((target.dim, target.dim), matvec=apply, dtype=start.dtype)
-    values, vectors = eigsh(operator, k=count, which="LA", v0=start, tol=1e-4)
+    try:
+        values, vectors = eigsh(operator, k=count, which="LA", v0=start, tol=1e-4)
+    except ArpackError as error:  # a curvature of zero or of no number, or too many directions alike
+        raise FitError(
+            f"the leading directions of the curvature were not found ({error}); use another structure."
+        ) from error
     found = torch.from_numpy(vectors).to(theta.device)
     return torch.from_numpy(values).to(theta.device), torch.linalg.qr(found).Q

@@ -14,10 +14,11 @@ from burnish.bijections import Bijection, Radial, SinhArcsinh
 from burnish.errors import FitError
 from burnish.inference.ascent import AscentOptions, ascend
 from burnish.inference.estimate import Estimate, choose_estimate
+from burnish.layer_scales import BlockDiagonal
 from burnish.linear_bijections import Affine, DiagonalScale, Rotation, Shift
 from burnish.noise import check_generator, standard_normal
 from burnish.posteriors import FlowPosterior, Gaussian
-from burnish.scales import BlockDiagonal, Diagonal, LowRank
+from burnish.scales import Diagonal, LowRank
 from burnish.target import Target
 
 __all__ = ["FlowFit", "default_bijections", "fit_flow", "paper_protocol"]

@@ -17,10 +17,11 @@ from burnish.inference.curvature import (
     leading_eigenpairs,
     needs_double,
 )
-from burnish.inference.mode import Mode, find_mode
+from burnish.inference.mode import Mode, find_mode, in_double
 from burnish.inference.network_curvature import check_definite, check_layers, exact_hessian, has_kronecker, kronecker_scale
+from burnish.layer_scales import Kronecker
 from burnish.posteriors import Gaussian
-from burnish.scales import Dense, Diagonal, Kronecker, LowRank, Scale
+from burnish.scales import Dense, Diagonal, LowRank, Scale
 from burnish.target import Target
 
 __all__ = ["LaplaceFit", "fit_laplace"]
@@ -144,9 +145,11 @@ def _scale(target: Target, theta: Tensor, structure: str, rank: int) -> Scale:
     if structure == "diagonal":
         return Diagonal((diagonal_hessian(target, theta) + precision).rsqrt().to(theta.dtype))
     if structure == "low_rank":
-        precision = precision.expand(target.dim)
+        precision, dtype = precision.expand(target.dim), theta.dtype
+        if needs_double(target, theta):
+            target, theta = in_double(target), theta.double()
         values, vectors = leading_eigenpairs(target, theta, precision, rank)
-        return LowRank.from_precision(vectors, values, precision, theta.dtype)
+        return LowRank.from_precision(vectors, values, precision, dtype)
     if not isinstance(target.model.head, LinearHead):
         return kronecker_scale(target, theta, float(precision))
     curvature = kronecker_hessian(target, theta)

@@ -19,7 +19,8 @@ from burnish.errors import FitError
 from burnish.heads import LinearHead
 from burnish.inference.curvature import diagonal_hessian, full_hessian, hessian_product, kronecker_hessian, needs_double
 from burnish.inference.network_curvature import kronecker_scale
-from burnish.scales import Diagonal, Kronecker, Scale
+from burnish.layer_scales import Kronecker
+from burnish.scales import Diagonal, Scale
 from burnish.target import Target
 
 __all__ = ["Mode", "find_mode"]
@@ -95,7 +96,7 @@ def find_mode(
         raise ValueError(f"`start` must be one vector of shape ({target.dim},), got {tuple(theta.shape)}.")
     check_finite("start", theta, "Check the network's weights, or leave `start` out.")
     if needs_double(target, theta):
-        found = find_mode(_in_double(target), theta.double(), tolerance=tolerance, max_iterations=max_iterations)
+        found = find_mode(in_double(target), theta.double(), tolerance=tolerance, max_iterations=max_iterations)
         return replace(found, theta=found.theta.to(theta.dtype))
     value, grad = target.log_prob_and_grad(theta)
     decrement, iteration, converged = float("inf"), 0, False
@@ -124,7 +125,7 @@ def find_mode(
     return Mode(theta, float(grad.double().norm()), decrement, iteration, converged)
 
 
-def _in_double(target: Target) -> Target:
+def in_double(target: Target) -> Target:
     """The same target in float64."""
     precision, mean = (
         value.double() if isinstance(value, Tensor) else value for value in (target.prior_precision, target.prior_mean)

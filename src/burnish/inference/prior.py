@@ -17,9 +17,9 @@ from burnish.inference.curvature import kronecker_hessian
 from burnish.inference.laplace import STRUCTURES, fit_laplace
 from burnish.inference.mode import find_mode
 from burnish.inference.temperature import fit_temperature
+from burnish.layer_scales import Kronecker
 from burnish.likelihoods import GaussianNoise
 from burnish.noise import make_generator, standard_normal
-from burnish.scales import Kronecker
 from burnish.target import PriorCandidate, PriorTuning, Target
 
 __all__ = ["prior_mean_candidates", "tune_prior"]

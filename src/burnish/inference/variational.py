@@ -10,6 +10,7 @@ from burnish._checks import check_at_least, check_choice, check_memory
 from burnish.bijections import Bijection
 from burnish.inference.flow import fit_flow
 from burnish.linear_bijections import DiagonalScale, LowRankStretch, Shift, Triangular
+from burnish.noise import check_generator
 from burnish.posteriors import Gaussian
 from burnish.scales import Dense, Diagonal, LowRank
 from burnish.target import Target
@@ -61,7 +62,8 @@ def fit_vb(
 
     Args:
         target: the log posterior of a linear head, or of a `FlatNetwork`.
-        start: the Gaussian to begin at; of one with another structure than is asked for, mean and marginal widths.
+        start: the Gaussian to begin at; of one with another structure than is asked for, mean and marginal widths. One of
+            low rank keeps the directions along which it is wider than elsewhere.
         generator: on the device of the start.
         structure: "full" (d^2 parameters: for small d), "low_rank" (a diagonal, and wider along `rank` directions),
             "diagonal" (mean field), or "start": the start's own directions, for instance those of a Kronecker-factored
@@ -81,8 +83,9 @@ def fit_vb(
             f"`start` must be a Gaussian, got {type(start).__name__}. Pass `fit_laplace(target).posterior`, say."
         )
     target.check_theta(start.mean)
+    check_generator(generator, start.mean.device)
     base = _begin(start, structure)
-    layers = _layers(base, structure, rank, generator)
+    layers = _layers(base, start, structure, rank, generator)
     fit = fit_flow(
         target,
         base,
@@ -119,16 +122,30 @@ def _begin(start: Gaussian, structure: str) -> Gaussian:
         if isinstance(start.scale, Dense):
             return start
         return Gaussian(start.mean, Dense.from_covariance(start.scale.covariance()))
+    if structure == "low_rank" and isinstance(start.scale, LowRank) and start.scale.inner is None:
+        return Gaussian(start.mean, Diagonal(start.scale.std))  # its directions are taken over too
     return Gaussian(start.mean, Diagonal(start.scale.variance().sqrt()))
 
 
-def _layers(base: Gaussian, structure: str, rank: int, generator: torch.Generator) -> list[Bijection]:
+def _layers(base: Gaussian, start: Gaussian, structure: str, rank: int, generator: torch.Generator) -> list[Bijection]:
     shift, width = Shift.identity(base.mean), DiagonalScale.identity(base.mean)
     if structure == "full":
         return [Triangular.identity(base.mean), shift]
     if structure == "low_rank":
-        return [LowRankStretch.random(base.mean, rank, generator=generator), width, shift]
+        return [_stretch(base, start, rank, generator), width, shift]
     return [width, shift]
+
+
+def _stretch(base: Gaussian, start: Gaussian, rank: int, generator: torch.Generator) -> LowRankStretch:
+    """Along random directions, but for those in which a start of low rank is wider already."""
+    stretch = LowRankStretch.random(base.mean, rank, generator=generator)
+    if not isinstance(start.scale, LowRank) or start.scale.inner is not None:
+        return stretch
+    wider = (start.scale.stretch > 1.0).nonzero().flatten()
+    wider = wider[start.scale.stretch[wider].argsort(descending=True)][:rank]
+    factor = stretch.factor
+    factor[:, : len(wider)] = start.scale.vectors[:, wider] * (start.scale.stretch[wider] - 1.0).sqrt()
+    return LowRankStretch.of(factor)
 
 
 @torch.no_grad()
