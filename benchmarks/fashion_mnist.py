@@ -63,7 +63,7 @@ def _trained(
     if path.exists():
         network.load_state_dict(load_file(path))
     else:
-        _train(network, *train, device, num_epochs, seed)
+        train_network(network, *train, device, num_epochs, seed)
         path.parent.mkdir(exist_ok=True)
         save_file({key: tensor.cpu().contiguous() for key, tensor in network.state_dict().items()}, path)
     return network.to(device).eval()
@@ -86,7 +86,9 @@ def mlp(seed: int) -> nn.Sequential:
         return nn.Sequential(nn.Flatten(), nn.Linear(784, 50), nn.ReLU(), nn.Linear(50, 10))
 
 
-def _train(network: nn.Module, images: Tensor, labels: Tensor, device: torch.device, num_epochs: int, seed: int) -> None:
+def train_network(
+    network: nn.Module, images: Tensor, labels: Tensor, device: torch.device, num_epochs: int, seed: int
+) -> None:
     """Adam 1e-3, weight decay 5e-4, batches of 128, a cosine to zero: the paper's training."""
     network.to(device)
     images, labels = images.to(device), labels.to(device)

@@ -257,6 +257,107 @@ def nuts() -> str:
     return markdown(header, rows) + note + _origin(record)
 
 
+def all_layers() -> str:
+    """NLL of every posterior of all layers, and which share of the gap from the paper's protocol to HMC it closes."""
+    record = load("all-layers")
+    rows = []
+    for name, part in _by_name(record):
+        closed = " / ".join(f"{100 * row['closed']:.0f}" for row in part)
+        spread = (
+            f"{statistics.mean(row['few_nll'] for row in part):.4f} ± {statistics.stdev(row['few_nll'] for row in part):.4f}"
+        )
+        elbos = [row["elbo"] for row in part]
+        seconds = [row["seconds"] for row in part]
+        rows.append(
+            [
+                name,
+                spread,
+                _mean(part, "nll", ".4f"),
+                f"{100 * statistics.mean(row['accuracy'] for row in part):.1f} %",
+                f"{100 * statistics.mean(row['ece'] for row in part):.1f} %",
+                _mean(part, "distance", ".3f"),
+                "" if elbos[0] is None else f"{statistics.mean(elbos):,.0f}",
+                closed,
+                "" if seconds[0] is None else f"{statistics.median(seconds):.0f} ({part[0]['device']})",
+            ]
+        )
+    few, many = record["config"]["few"], record["config"]["many"]
+    header = [
+        "posterior",
+        f"NLL, {few} draws",
+        f"NLL, {many}",
+        "accuracy",
+        "ECE",
+        "distance to HMC",
+        "ELBO",
+        "closed, %",
+        "s",
+    ]
+    return markdown(header, rows) + _judge_of_all_layers(record) + _origin(record)
+
+
+def _judge_of_all_layers(record: dict[str, Any]) -> str:
+    """How far HMC can be relied on."""
+    part = dict(_by_name(record))["HMC"]
+
+    def each(key: str, form: str) -> str:
+        return ", ".join(f"{row[key]:{form}}" for row in part)
+
+    return (
+        f"\n\nHMC, by network: {each('draws', 'd')} draws of {record['config']['num_chains']} chains. R-hat of the mean log "
+        f"probability of test points: {each('nll_rhat', '.3f')}; of the probability of any one of them, at most "
+        f"{each('predictive_rhat', '.2f')}; of weights, at most {each('rhat', '.2f')} and on average "
+        f"{each('mean_rhat', '.3f')}. Distance between the predictions of two halves of the chains: {each('halves', '.4f')}."
+    )
+
+
+def subspaces() -> str:
+    """What refining 20 directions gains, beside refining all of them."""
+    record = load("all-layers")
+    groups = dict(_by_name(record))
+    rows = []
+    for name in (*(name for name in groups if name.startswith("subspace")), "refined, Kronecker, recentred"):
+        part = groups[name]
+        gains = " / ".join(f"{row['gain']:,.0f}" for row in part)
+        steps = " / ".join(str(row["steps"]) for row in part)
+        choice = statistics.median(row.get("choice_seconds", 0.0) for row in part)
+        seconds = statistics.median(row["seconds"] for row in part)
+        label = "all 39,760" if name.startswith("refined") else f"{part[0]['directions']}: {name.removeprefix('subspace, ')}"
+        rows.append([label, gains, steps, f"{choice:.1f}", f"{seconds:.1f}", _mean(part, "few_nll", ".4f")])
+    header = ["directions", "nats gained, by network", "steps", "s to choose", "s to refine", "NLL, 20 draws"]
+    return markdown(header, rows) + _origin(record)
+
+
+def costs() -> str:
+    """What each posterior costs beyond training one network: in symbols, and measured."""
+    record = load("costs-cpu")
+    rows = []
+    for row in record["results"]["methods"][1:]:
+        overhead = f"{row['seconds']:,.0f} s, {row['epochs']:.1f} epochs{'*' if row['extrapolated'] else ''}"
+        measured = [overhead, f"{row['forwards']:.1f} passes", f"{row['networks']:.1f} networks"]
+        kinds = ("overhead", "prediction", "memory")
+        cells = [f"{row['cost'][kind]}: {value}" for kind, value in zip(kinds, measured, strict=True)]
+        rows.append([row["method"], *cells, "; ".join(row["paper"][kind] for kind in kinds)])
+    symbols = "; ".join(
+        f"{name}: {part['meaning']} ({part['value']:,})" for name, part in record["results"]["symbols"].items()
+    )
+    header = ["posterior", "overhead", "prediction, 128 points", "memory", "the paper's table"]
+    note = f"\n\n{symbols}.\n\n*extrapolated from {record['config']['epochs_measured']} epochs."
+    return markdown(header, rows) + note + _origin(record)
+
+
+def _by_name(record: dict[str, Any]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Posteriors of all layers with their rows of all networks, those with the largest NLL first."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for row in record["results"]["rows"]:
+        groups.setdefault(row["posterior"], []).append(row)
+    yield from sorted(groups.items(), key=lambda item: -statistics.mean(row["few_nll"] for row in item[1]))
+
+
+def _mean(rows: list[dict[str, Any]], key: str, form: str) -> str:
+    return f"{statistics.mean(row[key] for row in rows):{form}}"
+
+
 def _scores(results: list[dict[str, Any]]) -> list[str]:
     """Mean and standard deviation of each metric."""
 
@@ -284,6 +385,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "verdicts": verdicts,
     "sbc": sbc,
     "nuts": nuts,
+    "all-layers": all_layers,
+    "subspaces": subspaces,
+    "costs": costs,
 }
 
 
