@@ -334,7 +334,11 @@ def costs() -> str:
     rows = []
     for row in record["results"]["methods"][1:]:
         overhead = f"{row['seconds']:,.0f} s, {row['epochs']:.1f} epochs{'*' if row['extrapolated'] else ''}"
-        measured = [overhead, f"{row['forwards']:.1f} passes", f"{row['networks']:.1f} networks"]
+        measured = [
+            overhead,
+            f"{row['forwards']:.1f} passes",
+            f"{row['networks']:.1f} networks, or {row['networks_with_draws']:.1f}",
+        ]
         kinds = ("overhead", "prediction", "memory")
         cells = [f"{row['cost'][kind]}: {value}" for kind, value in zip(kinds, measured, strict=True)]
         rows.append([row["method"], *cells, "; ".join(row["paper"][kind] for kind in kinds)])
