@@ -11,6 +11,7 @@ from torch.func import functional_call
 
 from burnish.batches import Batch
 from burnish.errors import FitError
+from burnish.flat_network import flatten_network
 from burnish.inference.flipout import (
     VariationalConv2d,
     VariationalLayer,
@@ -563,3 +564,17 @@ def test_a_network_that_gives_nan_is_a_fit_error():
 
     with pytest.raises(FitError, match="check that `network` is finite on all of `data`"):
         attempt(nn.Sequential(Root(), nn.Linear(6, 3).double()))
+
+
+def test_the_plain_network_predicts_with_the_means_and_takes_draws():
+    """Also the running statistics and affine parameters of its batch norm are those of the training."""
+    network = nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(12, 2)).double()
+    inputs = torch.randn(40, 1, 4, 4, generator=make_generator(0), dtype=torch.float64) + 2.0
+    data = Batch(inputs, (inputs.mean((1, 2, 3)) > 2.0).long())
+    fit = fit_flipout(network, data, prior_precision=1.0, num_epochs=3, batch_size=10, generator=make_generator(1))
+    torch.testing.assert_close(fit.plain(inputs), fit.network(inputs))
+    assert not torch.allclose(fit.plain[1].running_mean, network[1].running_mean)
+    model, theta = flatten_network(fit.plain, fit.names, example=inputs)
+    assert torch.equal(theta, fit.posterior.mean)
+    draw = fit.posterior.sample(1, generator=make_generator(2))
+    assert not torch.allclose(model(draw, inputs)[0], fit.plain(inputs))

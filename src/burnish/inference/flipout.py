@@ -102,6 +102,9 @@ class FlipoutFit:
     network: nn.Module
     """The trained network, in eval mode, where it predicts with the means. Parameters without a posterior, such as those of
     normalisation layers, are trained as points, and running statistics are those of the training."""
+    plain: nn.Module
+    """The same with ordinary layers that hold the means: `flatten_network(fit.plain, fit.names, example=x)` gives the model
+    to predict from draws of the posterior with."""
     trace: Tensor
     """(num_epochs,): mean over each epoch of the estimated ELBO, tempered by `kl_weight`, in nats for all data."""
     seconds: float
@@ -156,7 +159,7 @@ def fit_flipout(
         trace = _train(elbo, num_epochs, batch_size, learning_rate, generator)
     names, mean, std = _collect(trained.eval())
     posterior = Gaussian(mean.detach(), Diagonal(std.detach()))
-    return FlipoutFit(posterior, names, trained, trace, time.perf_counter() - began)
+    return FlipoutFit(posterior, names, trained, _plain(network, trained), trace, time.perf_counter() - began)
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,6 +221,18 @@ def _collect(network: nn.Module) -> tuple[tuple[str, ...], Tensor, Tensor]:
     }
     means, stds = zip(*found.values(), strict=True)
     return tuple(found), torch.cat([mean.flatten() for mean in means]), torch.cat([std.flatten() for std in stds])
+
+
+@torch.no_grad()
+def _plain(network: nn.Module, trained: nn.Module) -> nn.Module:
+    """A copy of the network, in eval mode, with the means of the trained one and whatever else it has learnt."""
+    duplicate = copy.deepcopy(network).eval()
+    names, mean, _ = _collect(trained)
+    own, learnt = duplicate.state_dict(), trained.state_dict()
+    parts = torch.split(mean, [own[name].numel() for name in names])
+    means = {name: part.view(own[name].shape) for name, part in zip(names, parts, strict=True)}
+    duplicate.load_state_dict({name: means.get(name, learnt.get(name, tensor)) for name, tensor in own.items()})
+    return duplicate
 
 
 def _kl(mean: Tensor, std: Tensor, prior_precision: float | Tensor, prior_mean: float | Tensor) -> Tensor:
