@@ -3,7 +3,8 @@
 A 784-50-10 ReLU network (39,760 parameters) under a prior of precision 30, as in the paper's all-layer table. Validation
 points (for temperature scaling, and the prior of the paper's base) and test points are the paper's, 2,000 and 8,000 of
 the test set. Every part of every seed runs in a process of its own and leaves what it found under `--parts-in`; the last
-call, which finds all of them, writes the record.
+call, which finds all of them, writes the record. HMC keeps its state in a checkpoint there: with its part deleted and
+more `--hmc-seconds`, it goes on.
 
     python benchmarks/all_layers.py --data DIR --device cuda
 """
@@ -21,6 +22,7 @@ from torch import Tensor
 from burnish import (
     Batch,
     FlowFit,
+    FlowPosterior,
     Gaussian,
     Model,
     Posterior,
@@ -224,7 +226,27 @@ def flow_rows(problem: Problem, options: argparse.Namespace) -> list[dict[str, A
         with measured(problem.device) as cost:
             fit = fit_flow(problem.target, base, generator=problem.generator(), **ascent(options))
         rows.append(problem.judge(f"refined, {name}", fit.posterior, cost["seconds"], **climb(fit)))
+        if base is recentred:
+            rows.append(finished(problem, fit.posterior, cost["seconds"]))
     return rows
+
+
+def finished(problem: Problem, refined: FlowPosterior, seconds: float) -> dict[str, Any]:
+    """Draws of a refined posterior, moved by a few transitions of HMC in the coordinates that it gives."""
+    with measured(problem.device) as cost:
+        fit = fit_hmc(
+            problem.target,
+            refined,
+            generator=problem.generator(6),
+            num_chains=FEW,
+            num_warmup=30,
+            min_draws=4,
+            max_draws=4,
+            target_accept=0.65,
+        )
+    last = SamplePosterior(fit.posterior.draws[:, -1])
+    known = {"steps": fit.num_warmup + 4, "num_gradients": fit.num_gradients, "seconds": seconds + cost["seconds"]}
+    return problem.score("refined, Kronecker, then HMC", problem.predict(last, FEW, 0), **known)
 
 
 def laplace(
@@ -316,7 +338,9 @@ def hmc_rows(problem: Problem, options: argparse.Namespace) -> list[dict[str, An
             target_accept=0.65,
             max_seconds=options.hmc_seconds,
             min_draws=10,
-            max_draws=1000,
+            max_draws=2000,
+            checkpoint=options.parts_in / f"hmc-{problem.seed}.safetensors",
+            checkpoint_seconds=120.0,
         )
     draws = fit.posterior.draws
     followed = test.inputs[:DRIFTERS]

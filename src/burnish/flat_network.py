@@ -1,12 +1,14 @@
 """A network, or some of its parameters, as a function of one flat vector: the head for posteriors past the last layer."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 
 from burnish._checks import check_finite, check_like, check_tensor
@@ -56,6 +58,10 @@ class FlatNetwork:
     def _sizes(self) -> list[int]:
         return [torch.Size(shape).numel() for shape in self.shapes]
 
+    @cached_property
+    def _holds_buffers(self) -> bool:
+        return not set(self.names) <= {name for name, _ in self.network.named_parameters(remove_duplicate=False)}
+
     def unflatten(self, theta: Tensor) -> dict[str, Tensor]:
         """The parameters of one vector (d,) by name, as views: what `load_state_dict(..., strict=False)` takes."""
         parts = torch.split(theta, self._sizes, dim=-1)
@@ -100,6 +106,11 @@ class FlatNetwork:
 
     def linearise(self, theta: Tensor, inputs: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         """Outputs, and the transpose of their Jacobian by theta, to be used once."""
+        if self._holds_buffers:
+            raise ValueError(
+                "`theta` must hold parameters only to be differentiated, got buffers as well, such as running statistics. "
+                "Flatten the network with `buffers=False`."
+            )
         with torch.enable_grad():
             leaf = theta.detach().requires_grad_()
             outputs = self(leaf, inputs)
@@ -152,16 +163,17 @@ def flatten_network(
     chosen = _choose(tensors, parameters)
     theta = torch.cat([tensor.detach().flatten() for tensor in chosen.values()])
     check_finite("network", theta, "Its parameters must be numbers; check the training.")
-    outputs, entries = _trace(network, example)
+    outputs = _run(network, example)
     head = FlatNetwork(
         network=network,
         names=tuple(chosen),
         shapes=tuple(tuple(tensor.shape) for tensor in chosen.values()),
         num_outputs=outputs.shape[1],
         input_shape=tuple(example.shape[1:]),
-        entries=entries,
+        entries=outputs.shape[1],
     )
-    return Model(_verified(head, theta, example, outputs), Categorical() if likelihood is None else likelihood), theta
+    head = replace(_verified(head, theta, example, outputs), entries=_count_entries(head, theta, example))
+    return Model(head, Categorical() if likelihood is None else likelihood), theta
 
 
 def check_evaluation(network: nn.Module) -> None:
@@ -214,30 +226,45 @@ def _choose(tensors: dict[str, Tensor], parameters: Iterable[str] | None) -> dic
     return chosen
 
 
-def _trace(network: nn.Module, example: Tensor) -> tuple[Tensor, int]:
-    """The network's outputs, and how many numbers its layers make for one point."""
-    sizes: list[int] = []
-
-    def count(module: nn.Module, arguments: Any, result: Any) -> None:
-        sizes.append(result.numel() if isinstance(result, Tensor) else 0)
-
-    hooks = [part.register_forward_hook(count) for part in network.modules() if not any(part.children())]
+def _run(network: nn.Module, example: Tensor) -> Tensor:
+    """The network's outputs (N, C); refuses a network that fails, or changes its inputs."""
+    inputs = example.clone()  # a layer that works in place must not change the user's
     try:
         with torch.no_grad(), evaluation_mode(network):
-            outputs = network(example)
+            outputs = network(inputs)
     except Exception as error:  # whatever the user's forward raises
         raise ValueError(
             f"`network` must take the `example` it is given, but fails with {type(error).__name__}: {error}. "
             "Pass inputs of the shape, type and device that it was trained with."
         ) from error
-    finally:
-        for hook in hooks:
-            hook.remove()
+    if not torch.equal(inputs, example):
+        raise ValueError(
+            "`network` must leave its inputs as they are, but a layer changes them in place. Make it `inplace=False`."
+        )
     if not isinstance(outputs, Tensor) or outputs.ndim != 2 or len(outputs) != len(example):
         what = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
         raise ValueError(f"`network` must return outputs of shape ({len(example)}, C), got {what}. Wrap it to return those.")
     check_finite("network(example)", outputs, "Check the network's weights and the example.")
-    return outputs, max(outputs.shape[1], -(-sum(sizes) // len(example)))
+    return outputs
+
+
+def _count_entries(head: FlatNetwork, theta: Tensor, example: Tensor) -> int:
+    """How many numbers are kept for one point to differentiate its outputs, besides parameters and inputs."""
+    shared = [theta, example, *head.network.parameters(), *head.network.buffers()]
+    own = {tensor.untyped_storage().data_ptr() for tensor in shared}
+    kept: dict[int, int] = {}
+
+    def count(tensor: Tensor) -> Tensor:
+        if tensor.untyped_storage().data_ptr() not in own:
+            kept[tensor.untyped_storage().data_ptr()] = tensor.numel()
+        return tensor
+
+    buffers = {name for name, _ in head.network.named_buffers(remove_duplicate=False)}  # which have no derivatives
+    with torch.enable_grad(), evaluation_mode(head.network), saved_tensors_hooks(count, lambda tensor: tensor):
+        parts = head.unflatten(theta.detach().requires_grad_())
+        parts = {name: part.detach() if name in buffers else part for name, part in parts.items()}
+        outputs: Tensor = torch.func.functional_call(head.network, parts, (example,))  # held until all are counted
+    return outputs.shape[1] - (-sum(kept.values()) // len(example))
 
 
 @torch.no_grad()
@@ -253,7 +280,7 @@ def _verified(head: FlatNetwork, theta: Tensor, example: Tensor, outputs: Tensor
     try:
         together = head(theta.expand(2, -1), example)
     except RuntimeError:  # a layer that cannot be batched over its weights, such as an LSTM
-        return FlatNetwork(**{**vars(head), "vectorised": False})
+        return replace(head, vectorised=False)
     if float((together - outputs).abs().max()) > tolerance * scale:
-        return FlatNetwork(**{**vars(head), "vectorised": False})
+        return replace(head, vectorised=False)
     return head

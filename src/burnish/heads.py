@@ -137,7 +137,7 @@ class Model:
         if not isinstance(self.head, LinearHead):
             raise TypeError(
                 f"`model` must have a linear head here, got {type(self.head).__name__}. "
-                "Split the last layer off with `split_last_layer`."
+                "Split the last layer off with `split_last_layer`; of a whole network, compare priors by `compare_evidence`."
             )
         return self.head
 

@@ -107,9 +107,12 @@ class DiagonalScale(Bijection):
 
 @dataclass(frozen=True, eq=False)
 class Triangular(Bijection):
-    """`T z` for a lower triangular T with a positive diagonal: `lower` below it, exp(`log_diagonal`) on it."""
+    """`T z` for a lower triangular T with a positive diagonal: exp(`log_diagonal`) on it, scaled `raw_lower` below.
 
-    lower: Tensor
+    The scale is such that equal steps of all entries move an image as far in many dimensions as in few.
+    """
+
+    raw_lower: Tensor
     """(d, d); what stands on or above the diagonal is not looked at."""
     log_diagonal: Tensor
 
@@ -120,7 +123,8 @@ class Triangular(Bijection):
 
     def matrix(self) -> Tensor:
         """T (d, d)."""
-        return self.lower.tril(-1) + torch.diag_embed(self.log_diagonal.exp())
+        lower = self.raw_lower.tril(-1) / _divisor(len(self.log_diagonal))
+        return lower + torch.diag_embed(self.log_diagonal.exp())
 
     def forward(self, z: Tensor) -> tuple[Tensor, Tensor]:
         return z @ self.matrix().T, self.log_diagonal.sum().expand(z.shape[:-1])
@@ -135,7 +139,7 @@ class Triangular(Bijection):
 class LowRankStretch(Bijection):
     """`z + factor factor^T z`: wider along k directions, which are learnt.
 
-    The factor is `raw_factor` / sqrt(d), so that equal steps of all entries move it as far in many dimensions as in few.
+    The factor is `raw_factor`, scaled so that equal steps of all entries move it as far in many dimensions as in few.
     """
 
     raw_factor: Tensor
@@ -144,19 +148,19 @@ class LowRankStretch(Bijection):
     @classmethod
     def of(cls, factor: Tensor) -> Self:
         """The one with this factor (d, k)."""
-        return cls(factor * math.sqrt(len(factor)))
+        return cls(factor * _divisor(len(factor)))
 
     @classmethod
     def random(cls, like: Tensor, rank: int, *, generator: torch.Generator, size: float = 0.3) -> Self:
         """Short random directions, for vectors like `like` (d,): at zero there would be no gradient to leave it by."""
         check_generator(generator, like.device)
         draw = torch.randn(len(like), rank, generator=generator, dtype=like.dtype, device=like.device)
-        return cls(draw * size)
+        return cls.of(draw * (size / math.sqrt(len(like))))
 
     @property
     def factor(self) -> Tensor:
         """(d, k)."""
-        return self.raw_factor / math.sqrt(len(self.raw_factor))
+        return self.raw_factor / _divisor(len(self.raw_factor))
 
     def forward(self, z: Tensor) -> tuple[Tensor, Tensor]:
         factor = self.factor
@@ -168,6 +172,11 @@ class LowRankStretch(Bijection):
         inner = _inner(factor)
         solved = torch.linalg.solve(inner, (z @ factor).unsqueeze(-1)).squeeze(-1)
         return z - solved @ factor.T, -torch.linalg.slogdet(inner).logabsdet.expand(z.shape[:-1])
+
+
+def _divisor(dim: int) -> float:
+    """One in few dimensions; in many, so large that as many small steps add up to no more than in few."""
+    return max(1.0, math.sqrt(dim / 8.0))
 
 
 def _inner(factor: Tensor) -> Tensor:

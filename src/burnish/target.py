@@ -192,7 +192,8 @@ class Target:
         """Slices (inputs, targets, weights) of the data, so small that what is kept for all rows of theta fits a chunk."""
         num_samples = max(1, math.prod(theta.shape[:-1]))
         entries = _CHUNK_ENTRIES.get(theta.device.type, _CHUNK_ENTRIES["cpu"])
-        size = max(64, entries // (num_samples * self.model.head.entries))
+        least = 64 if isinstance(self.model.head, LinearHead) else 1  # whose points are cheap
+        size = max(least, entries // (num_samples * self.model.head.entries))
         inputs, targets, weights = self.data.inputs, self.data.targets, self.data.weights
         for start in range(0, len(inputs), size):
             rows = slice(start, start + size)

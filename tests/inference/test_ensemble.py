@@ -7,12 +7,15 @@ import pytest
 import torch
 from torch import nn
 
+from burnish.batches import Batch
 from burnish.errors import FitError
-from burnish.flat_network import FlatNetwork
+from burnish.flat_network import FlatNetwork, flatten_network
 from burnish.inference.ensemble import fit_ensemble
+from burnish.inference.swag import fit_multiswag
 from burnish.likelihoods import Bernoulli, GaussianNoise
 from burnish.noise import make_generator
 from burnish.predictive import predict
+from burnish.target import Target
 
 
 def inputs(count=7, dtype=torch.float32, seed=0):
@@ -237,3 +240,23 @@ def test_wrong_arguments_are_refused_before_any_training(options, error, message
     with pytest.raises(error, match=message):
         fit_ensemble(**options)
     assert train.seeds == []
+
+
+def test_parameters_are_starts_without_running_statistics():
+    """With batch norm, draws hold its statistics as well, and no gradient method can move those."""
+
+    def train(seed):
+        network = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2)).double()
+        with torch.no_grad():
+            for parameter in network.parameters():
+                parameter.copy_(torch.randn(parameter.shape, generator=make_generator(seed), dtype=torch.float64))
+        return network
+
+    inputs = torch.randn(12, 3, generator=make_generator(0), dtype=torch.float64)
+    fit = fit_ensemble(train, 2, example=inputs, generator=make_generator(0))
+    network = train(fit.seeds[1]).eval()
+    model, theta = flatten_network(network, example=inputs)
+    assert torch.equal(fit.parameters[1], theta)
+    target = Target(model, Batch(inputs, torch.arange(12) % 2), 1.0)
+    options = {"learning_rate": 1e-3, "num_steps": 6, "snapshot_every": 2, "generator": make_generator(0)}
+    assert len(fit_multiswag(target, fit.parameters, **options).members) == 2

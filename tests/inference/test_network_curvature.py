@@ -708,3 +708,24 @@ def test_a_matrix_with_a_negative_eigenvalue_is_refused_with_it():
     with pytest.raises(FitError, match=r"smallest eigenvalue is -0\.125: this is not a mode\. Use curvature='gauss-newton'"):
         check_definite(matrix)
     check_definite(matrix @ matrix)
+
+
+class ByKeyword(nn.Module):
+    """A network that calls its layer by keyword."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(3, 2).double()
+
+    def forward(self, x):
+        return self.last(input=x)
+
+
+def test_layers_may_be_called_by_keyword():
+    network = ByKeyword()
+    inputs = torch.randn(9, 3, generator=make_generator(0), dtype=torch.float64)
+    data = Batch(inputs, torch.arange(9) % 2)
+    model, theta = flatten_network(network, example=inputs)
+    plain, _ = flatten_network(network.last, example=inputs)
+    found, expected = (kronecker_factors(Target(each, data, 1.0), theta) for each in (model, plain))
+    torch.testing.assert_close(found[0][1:], expected[0][1:])

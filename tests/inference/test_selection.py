@@ -352,7 +352,7 @@ def test_wrong_data_are_refused():
         choose_target(model, truth, train, prior_mean="scaled head")
     with pytest.raises(TypeError, match=r"`theta` must be torch\.float64 on cpu like `train\.inputs`, got torch\.float32"):
         choose_target(model, truth.float(), train, validation)
-    with pytest.raises(ValueError, match=r"`validation` must have features of shape \(N, 3\), got \(60, 2\)"):
+    with pytest.raises(ValueError, match=r"`validation.inputs` must have shape \(N, 3\) for this head, got \(60, 2\)"):
         choose_target(model, truth, train, Batch(validation.inputs[:, :2], validation.targets))
     with pytest.raises(TypeError, match="`validation` must be a Batch, got tuple"):
         choose_target(model, truth, train, (validation.inputs, validation.targets))

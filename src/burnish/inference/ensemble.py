@@ -30,6 +30,10 @@ class EnsembleFit:
     """Of one flat vector, which holds floating-point buffers too where the networks have any."""
     posterior: SamplePosterior
     """(M, d), a row for each member. To use each one once, predict with as many samples as there are members."""
+    parameters: Tensor
+    """(M, d'): the members' parameters without buffers, as `flatten_network(network, example=...)` orders them: starts for
+    `fit_multiswag`.
+    """
     seeds: tuple[int, ...]
     """What each member was trained with."""
     member_seconds: tuple[float, ...]
@@ -81,10 +85,19 @@ def fit_ensemble(
     return EnsembleFit(
         model=model,
         posterior=SamplePosterior(torch.stack(rows)),
+        parameters=_parameters_of(model, torch.stack(rows)),
         seeds=tuple(seeds),
         member_seconds=tuple(seconds),
         seconds=time.perf_counter() - began,
     )
+
+
+def _parameters_of(model: Model, samples: Tensor) -> Tensor:
+    """The columns of samples (M, d) that are no buffers."""
+    assert isinstance(model.head, FlatNetwork)
+    own = dict(model.head.network.named_parameters(remove_duplicate=False))
+    named = model.head.unflatten(samples)
+    return torch.cat([named[name].flatten(1) for name in model.head.names if name in own], dim=1)
 
 
 def _check_arguments(

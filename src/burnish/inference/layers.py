@@ -116,11 +116,12 @@ def _record(
     """Outputs, and what went into and came out of each module, every time it was called; with a graph to differentiate."""
     seen: dict[nn.Module, list[tuple[Tensor, Tensor]]] = {module: [] for module in modules}
 
-    def record(module: nn.Module, arguments: tuple[Tensor], result: Tensor) -> Tensor:
-        seen[module].append((arguments[0].detach().clone(), result))
+    def record(module: nn.Module, arguments: tuple[Tensor, ...], named: dict[str, Tensor], result: Tensor) -> Tensor:
+        inputs = arguments[0] if arguments else named["input"]
+        seen[module].append((inputs.detach().clone(), result))
         return result.clone()  # what follows may change it in place
 
-    hooks = [module.register_forward_hook(record) for module in seen]
+    hooks = [module.register_forward_hook(record, with_kwargs=True) for module in seen]
     try:
         with torch.enable_grad(), evaluation_mode(head.network):
             return head.run(leaf, inputs), seen

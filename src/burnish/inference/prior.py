@@ -70,6 +70,7 @@ def tune_prior(
             data.
     """
     check_choice("structure", structure, STRUCTURES)
+    _ = target.model.linear_head  # refuses networks before any work
     if isinstance(target.prior_precision, Tensor) and target.prior_precision.ndim:
         raise ValueError(
             f"`target.prior_precision` must be one number to be tuned, got {len(target.prior_precision)} of them. "

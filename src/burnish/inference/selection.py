@@ -63,6 +63,7 @@ def choose_target(
         prior_precision: "auto", a number, or a vector (d,), for which the data are not chosen but the training set.
         estimated_noise: whether a regressor's noise was estimated on `validation`, so that scoring must do without it.
     """
+    _ = model.linear_head  # refuses networks before any work
     check_prior(prior_mean, prior_precision, held_out=validation is not None)
     train = Target(model, train, 1.0).data  # with canonical targets, or refused
     check_like("theta", theta, train.inputs, "`train.inputs`")

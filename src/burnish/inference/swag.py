@@ -58,9 +58,10 @@ def fit_swag(
 ) -> SwagFit:
     """Runs SGD at a constant rate from `start` and puts a Gaussian over its snapshots (Maddox et al. 2019).
 
-    The covariance is half diagonal, from all snapshots, and half of low rank, from the last ones: single variances are
-    those of the snapshots, correlations half of theirs. How wide it is follows from rate and batch size, not from the
-    target alone. Deviations are taken from the mean of all snapshots, not from the running one of the article.
+    The covariance is half diagonal, from all snapshots, and half of low rank, from the last ones: where these are all,
+    single variances are those of the snapshots, and correlations half of theirs. How wide it is follows from rate and
+    batch size, not from the target alone. Deviations are taken from the mean of all snapshots, not from the running one of
+    the article.
 
     Args:
         target: the log posterior.
@@ -109,7 +110,7 @@ def fit_multiswag(
 
     Args:
         target: the log posterior.
-        starts: parameters (M, d), or a sequence of vectors (d,), for instance `fit_ensemble(...).posterior.samples`.
+        starts: parameters (M, d), or a sequence of vectors (d,), for instance `fit_ensemble(...).parameters`.
         generator: as in `fit_swag`, like all options that follow.
         learning_rate: of the mean loss.
         num_steps: of SGD in all.
