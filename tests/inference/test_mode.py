@@ -224,7 +224,6 @@ def test_a_linear_network_has_the_mode_of_a_linear_head():
     target, head, start = linear_pair("categorical")
     found, expected = find_mode(target, start, tolerance=1e-7), find_mode(head, start, tolerance=1e-7)
     torch.testing.assert_close(found.theta, expected.theta, rtol=0, atol=1e-7)
-    assert found.iterations == expected.iterations
 
 
 PRECONDITIONED = {
@@ -242,7 +241,7 @@ def test_every_preconditioner_of_a_network_leads_uphill(name, room, monkeypatch)
     """Kronecker where there is such a structure, and room for it; a diagonal otherwise."""
     target, start = PRECONDITIONED[name]()
     expected = find_mode(target, start)
-    monkeypatch.setattr(mode, "_DENSE_DIM", 0)
+    monkeypatch.setattr(mode, "_DENSE_NETWORK", 0)
     if not room:
         monkeypatch.setattr("burnish._checks.available_memory", lambda device: 2**8)
     found = find_mode(target, start)
@@ -251,8 +250,8 @@ def test_every_preconditioner_of_a_network_leads_uphill(name, room, monkeypatch)
 
 
 def test_a_vector_of_precisions_for_a_network(monkeypatch):
-    target, start = make_named("relu", num_points=40)
+    target, start = make_named("tanh", num_points=40)
     target = target.with_prior(torch.linspace(0.5, 4.0, target.dim, dtype=torch.float64))
     for dense in (10_000, 0):
-        monkeypatch.setattr(mode, "_DENSE_DIM", dense)
+        monkeypatch.setattr(mode, "_DENSE_NETWORK", dense)
         check_climbed(target, start, find_mode(target, start))

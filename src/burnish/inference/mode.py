@@ -1,10 +1,12 @@
-"""The mode of a target: Newton's method with conjugate gradients, over all data.
+"""The mode of a target, over all data: Newton's method for a linear head, L-BFGS for a network.
 
-The log posterior of a linear head is concave; that of a network is not, and the Gauss-Newton matrix takes the place of the
-Hessian, with which every step goes uphill. Each Newton system is solved by conjugate gradients with exact Hessian
+The log posterior of a linear head is concave. Each Newton system is solved by conjugate gradients with exact Hessian
 products (two matrix products over the data each), and only as accurately as the current step deserves. They are
 preconditioned by the Hessian of a part of the data where d is small enough to factorise it, and by the Kronecker
 approximation where it is not: then no d x d matrix is formed.
+
+That of a network is not concave, and the Gauss-Newton matrix is not its Hessian, so that steps by it converge slowly. It is
+taken for coordinates instead, in which L-BFGS learns the rest, and renewed now and then.
 """
 
 import math
@@ -20,7 +22,7 @@ from burnish.heads import LinearHead
 from burnish.inference.curvature import diagonal_hessian, full_hessian, hessian_product, kronecker_hessian, needs_double
 from burnish.inference.network_curvature import kronecker_scale
 from burnish.layer_scales import Kronecker
-from burnish.scales import Diagonal, Scale
+from burnish.scales import Dense, Diagonal, Scale
 from burnish.target import Target
 
 __all__ = ["Mode", "find_mode"]
@@ -28,6 +30,10 @@ __all__ = ["Mode", "find_mode"]
 _DENSE_DIM = 3000  # parameters up to which a dense preconditioner is formed and factorised
 _STALLED, _STALLED_DECREMENT = 3, 0.05  # steps without progress, and standard deviations from the mode, that may end it
 _STALE_PRODUCTS = 12  # products in one Newton step from which on a fresh preconditioner pays
+_NEWTON_STEPS, _LBFGS_STEPS = 100, 1000
+_ROUND, _HISTORY = 100, 20  # steps of L-BFGS between renewals of its coordinates, and those it remembers
+_DENSE_NETWORK = 1000  # parameters of a network up to which its curvature is factorised
+_LEVEL = 1e-2  # nats that a round must gain
 _DENSE_POINTS, _DENSE_POINTS_PER_DIM = 4096, 4  # points its Hessian is taken from
 
 
@@ -72,7 +78,7 @@ def find_mode(
     start: Tensor | None = None,
     *,
     tolerance: float = 1e-3,
-    max_iterations: int = 100,
+    max_iterations: int | None = None,
     spectrum: HessianSpectrum | None = None,
 ) -> Mode:
     """Climbs from `start` (the prior mean when not given) to the mode of the target.
@@ -82,11 +88,14 @@ def find_mode(
         start: parameters (d,) to begin at, for instance the network's own.
         tolerance: on the Newton decrement, in posterior standard deviations; the step found last is still taken, so
             that the error left is of the order of its square.
-        max_iterations: of Newton's method; the result says whether they were enough.
+        max_iterations: 100 of Newton's method when not given, or 1000 of L-BFGS for a network; the result says whether they
+            were enough.
         spectrum: of the Hessian of similar data near the mode, to precondition with: it saves the time to make one for
             each of many priors, and costs only iterations where it does not fit.
     """
     check_positive("tolerance", tolerance)
+    if max_iterations is None:
+        max_iterations = _NEWTON_STEPS if isinstance(target.model.head, LinearHead) else _LBFGS_STEPS
     check_at_least("max_iterations", max_iterations, 1)
     if start is not None:
         check_tensor("start", start)
@@ -98,6 +107,8 @@ def find_mode(
     if needs_double(target, theta):
         found = find_mode(in_double(target), theta.double(), tolerance=tolerance, max_iterations=max_iterations)
         return replace(found, theta=found.theta.to(theta.dtype))
+    if not isinstance(target.model.head, LinearHead):
+        return _climb(target, theta, tolerance, max_iterations)
     value, grad = target.log_prob_and_grad(theta)
     decrement, iteration, converged = float("inf"), 0, False
     lowest, num_stalled = float("inf"), 0
@@ -123,6 +134,59 @@ def find_mode(
             converged = converged or decrement < 1.0
             break
     return Mode(theta, float(grad.double().norm()), decrement, iteration, converged)
+
+
+def _climb(target: Target, theta: Tensor, tolerance: float, max_iterations: int) -> Mode:
+    """L-BFGS in coordinates whitened by the curvature, which are renewed from round to round."""
+    iteration, decrement, converged = 0, float("inf"), False
+    while iteration < max_iterations and not converged:
+        scale, center = _whitening(target, theta), theta
+        z = torch.zeros_like(theta).requires_grad_()
+        optimizer = torch.optim.LBFGS(
+            [z],
+            max_iter=min(_ROUND, max_iterations - iteration),
+            history_size=_HISTORY,
+            tolerance_grad=0.01 * tolerance / math.sqrt(len(z)),  # of the largest entry
+            tolerance_change=0.0,
+            line_search_fn="strong_wolfe",
+        )
+
+        def loss(z: Tensor = z, center: Tensor = center, scale: Scale = scale) -> Tensor:
+            value, grad = target.log_prob_and_grad(center + scale.matmul(z.detach()))
+            z.grad = -scale.transpose_matmul(grad)
+            return -value
+
+        before = float(loss())
+        optimizer.step(loss)  # type: ignore[no-untyped-call]
+        after, previous = float(loss()), decrement
+        if not (math.isfinite(after) and bool(torch.isfinite(z).all())):
+            raise FitError("the mode search left the finite numbers; scale inputs, or use float64.")
+        iteration += max(1, optimizer.state[z]["n_iter"])
+        theta = center + scale.matmul(z.detach())
+        assert z.grad is not None
+        decrement = float(z.grad.double().norm())
+        converged = decrement < tolerance
+        stalled = before - after < _LEVEL and decrement > 0.5 * previous
+        if stalled and not converged:  # at a kink, or at the rounding error of the gradient: close enough, if it is small
+            converged = decrement < _STALLED_DECREMENT
+            break
+    return Mode(theta, float(target.log_prob_and_grad(theta)[1].double().norm()), decrement, iteration, converged)
+
+
+def _whitening(target: Target, theta: Tensor) -> Scale:
+    """A root of an approximate inverse of a network's curvature plus prior precision."""
+    precision = torch.as_tensor(target.prior_precision, dtype=torch.float64, device=theta.device)
+    if theta.shape[-1] <= _DENSE_NETWORK:
+        try:
+            hessian = _partial_hessian(target, theta)
+            hessian.diagonal().add_(precision)
+            return Dense.from_precision(hessian, theta.dtype)
+        except (FitError, MemoryError):  # indefinite by rounding, or no room: the others will do
+            pass
+    try:
+        return kronecker_scale(target, theta, float(precision.mean()))
+    except (ValueError, MemoryError):  # layers without such a structure, or no room for it
+        return Diagonal((diagonal_hessian(target, theta) + precision).rsqrt().to(theta.dtype))
 
 
 def in_double(target: Target) -> Target:
@@ -193,16 +257,9 @@ def _partial_hessian(target: Target, theta: Tensor) -> Tensor:
 
 
 def _kronecker_preconditioner(target: Target, theta: Tensor) -> Callable[[Tensor], Tensor]:
+    curvature = kronecker_hessian(target, theta)
     precision = float(torch.as_tensor(target.prior_precision, dtype=torch.float64).mean())
-    scale: Scale
-    if isinstance(target.model.head, LinearHead):
-        curvature = kronecker_hessian(target, theta)
-        scale = Kronecker.from_precision(curvature.left, curvature.right, precision, target.model.head, theta.dtype)
-    else:
-        try:
-            scale = kronecker_scale(target, theta, precision)
-        except (ValueError, MemoryError):  # layers without such a structure, or no room for it
-            scale = Diagonal((diagonal_hessian(target, theta) + precision).rsqrt().to(theta.dtype))
+    scale = Kronecker.from_precision(curvature.left, curvature.right, precision, target.model.linear_head, theta.dtype)
     return lambda vector: scale.matmul(scale.transpose_matmul(vector))
 
 

@@ -188,5 +188,5 @@ def check_definite(precision: Tensor) -> None:
     if not smallest > 0.0:
         raise FitError(
             f"the exact Hessian plus the prior's precision is not positive definite, its smallest eigenvalue is "
-            f"{smallest:.3g}: this is not a mode. Use curvature='gauss-newton', or recentre."
+            f"{smallest:.3g}: this is not a mode. Use curvature='gauss-newton', or a start that leads to one."
         )
