@@ -177,7 +177,7 @@ def test_gradients_reach_all_parameters(family, direction):
     moved, logdet = getattr(bijection.with_parameters(parameters), direction)(z)
     grads = torch.autograd.grad((moved**2).sum() + logdet.sum(), list(parameters.values()))
     for name, grad in zip(parameters, grads, strict=True):
-        used = torch.ones_like(grad).tril(-1) if name == "lower" else torch.ones_like(grad)
+        used = torch.ones_like(grad).tril(-1) if name == "raw_lower" else torch.ones_like(grad)
         assert bool(grad.isfinite().all())
         assert torch.equal((grad != 0).to(grad.dtype), used)
 
