@@ -21,7 +21,7 @@ LAYERS = [
     ("linear_bijections",),
     ("batches", "encoding", "storage", "progress"),
     ("posteriors", "features"),
-    ("flat_network",),
+    ("flat_network", "posterior_files"),
     ("target",),
     ("inference",),
     ("predictive", "metrics", "diagnostics", "drift", "evidence"),

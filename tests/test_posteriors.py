@@ -7,13 +7,10 @@ import torch
 from torch.distributions import MultivariateNormal
 
 from burnish.bijections import Planar, Radial, SinhArcsinh
-from burnish.encoding import decode, encode
 from burnish.linear_bijections import DiagonalScale, Shift
 from burnish.noise import make_generator
-from burnish.posteriors import KINDS as STORED
 from burnish.posteriors import DensityPosterior, FlowPosterior, Gaussian, MixturePosterior, SamplePosterior
-from burnish.scales import Dense, Diagonal, LowRank
-from burnish.storage import read_file, write_file
+from burnish.scales import Dense, Diagonal
 
 DIM = 6
 
@@ -327,20 +324,6 @@ def test_a_single_draw_of_a_mixture_comes_from_any_component(generator):
 def test_mixture_of_one_is_its_component(gaussian):
     theta = draw(5, DIM)
     torch.testing.assert_close(MixturePosterior((gaussian,)).log_prob(theta), gaussian.log_prob(theta))
-
-
-def test_mixtures_come_back_exactly_from_a_file(tmp_path):
-    low_rank = LowRank.from_covariance(0.5 + draw(DIM).abs(), draw(DIM, 2, seed=1))
-    mixture = MixturePosterior((Gaussian(draw(DIM), low_rank), FlowPosterior(Gaussian(draw(DIM), low_rank), layers(DIM))))
-    tree, tensors = encode(mixture, STORED)
-    write_file(tmp_path / "mixture.safetensors", {"value": tree}, tensors)
-    header, tensors = read_file(tmp_path / "mixture.safetensors")
-    back = decode(header["value"], tensors, STORED)
-    assert isinstance(back, MixturePosterior)
-    theta, log_prob = mixture.sample_and_log_prob(7, generator=make_generator(3))
-    again, again_log_prob = back.sample_and_log_prob(7, generator=make_generator(3))
-    assert torch.equal(theta, again)
-    assert torch.equal(log_prob, again_log_prob)
 
 
 @pytest.mark.parametrize(

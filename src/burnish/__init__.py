@@ -38,6 +38,7 @@ from burnish.layer_scales import BlockDiagonal, Kronecker
 from burnish.likelihoods import Bernoulli, Categorical, GaussianNoise, Likelihood
 from burnish.linear_bijections import Affine, DiagonalScale, LowRankStretch, Rotation, Shift, Triangular
 from burnish.noise import make_generator
+from burnish.posterior_files import load_posterior, save_posterior
 from burnish.posteriors import DensityPosterior, FlowPosterior, Gaussian, MixturePosterior, Posterior, SamplePosterior
 from burnish.predictive import Prediction, predict
 from burnish.refine import refine
@@ -138,6 +139,7 @@ __all__ = [
     "kl_divergence",
     "leading_directions",
     "load",
+    "load_posterior",
     "make_generator",
     "metrics",
     "misfit_directions",
@@ -145,6 +147,7 @@ __all__ = [
     "predict",
     "prior_mean_candidates",
     "refine",
+    "save_posterior",
     "split_last_layer",
     "subnetwork_directions",
     "swag_gaussian",
