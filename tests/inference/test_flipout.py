@@ -384,12 +384,17 @@ def test_an_epoch_has_every_point_once_in_shuffled_batches_of_equal_size():
         assert torch.equal(epoch.sort(0).values, data.inputs.sort(0).values)
 
 
-def test_parameters_that_need_no_gradient_stay_unless_variational():
+def test_frozen_parameters_stay_as_they_are():
     network = normalised()
-    network.requires_grad_(False)
+    network[:2].requires_grad_(False)
     fit = fit_flipout(network, images(), prior_precision=1.0, num_epochs=1, generator=make_generator(0))
+    assert torch.equal(fit.network[0].weight, network[0].weight)
     assert torch.equal(fit.network[1].weight, network[1].weight)
-    assert not torch.equal(fit.network[0].weight_mean, network[0].weight)
+    assert fit.names
+    assert not any(name.startswith(("0.", "1.")) for name in fit.names)
+    assert not torch.equal(fit.plain[-1].weight, network[-1].weight)
+    with pytest.raises(ValueError, match=r"nn\.Conv2d that is not frozen, got .*unfreeze one with `requires_grad_"):
+        fit_flipout(network.requires_grad_(False), images(), prior_precision=1.0, generator=make_generator(0))
 
 
 def test_the_given_network_is_not_modified():
@@ -503,7 +508,7 @@ def test_options_that_are_not_positive_are_refused(name, value):
         (
             {"network": nn.Sequential(nn.ReLU(), nn.Flatten())},
             ValueError,
-            "must have an nn.Linear or nn.Conv2d, got only Flat",
+            "must have an nn.Linear or nn.Conv2d that is not frozen, got Flat",
         ),
         ({"network": torch.relu}, TypeError, r"`network` must be a torch\.nn\.Module, got builtin"),
         ({"estimator": "flip"}, ValueError, "`estimator` must be one of 'flipout', 'local', 'plain', got 'flip'"),

@@ -42,8 +42,8 @@ def variational_network(
 ) -> nn.Module:
     """A deep copy of the network in which every `nn.Linear` and `nn.Conv2d` is a variational layer.
 
-    Everything else stays as it is, also subclasses of the two, which may compute something else. Hooks of replaced layers
-    are not taken over.
+    Everything else stays as it is, also subclasses of the two, which may compute something else, and layers whose weight is
+    frozen (`requires_grad=False`). Hooks of replaced layers are not taken over.
 
     Args:
         network: not modified; its weights become the means.
@@ -61,7 +61,8 @@ def variational_network(
     if not layers:
         kinds = sorted({type(part).__name__ for part in network.modules()})
         raise ValueError(
-            f"`network` must have an nn.Linear or nn.Conv2d, got only {', '.join(kinds)}. Only those become variational."
+            f"`network` must have an nn.Linear or nn.Conv2d that is not frozen, got {', '.join(kinds)}. Only those become "
+            "variational; unfreeze one with `requires_grad_()`."
         )
     for part, layer in layers.items():
         layer.train(part.training)
@@ -73,8 +74,8 @@ def variational_network(
 
 
 def _is_replaced(part: nn.Module) -> bool:
-    """Whether a layer becomes variational; not where its weight is computed from other parameters."""
-    return type(part) in _KINDS and isinstance(part.weight, nn.Parameter)
+    """Whether a layer becomes variational; not where its weight is computed from other parameters, or frozen."""
+    return type(part) in _KINDS and isinstance(part.weight, nn.Parameter) and part.weight.requires_grad
 
 
 def kl_divergence(network: nn.Module, prior_precision: float | Tensor, prior_mean: float | Tensor = 0.0) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from burnish._checks import check_at_least, check_memory, check_positive
 from burnish.inference.estimate import Estimate
-from burnish.inference.swag import check_all_finite, check_starts
+from burnish.inference.starts import check_all_finite, check_starts
 from burnish.noise import standard_normal
 from burnish.posteriors import SamplePosterior
 from burnish.target import Target
