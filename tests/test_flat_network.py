@@ -477,6 +477,8 @@ def test_chunks_are_bounded_by_the_entries(monkeypatch):
     target = Target(model, Batch(inputs, torch.zeros(300, dtype=torch.long)), 1.0)
     whole = target.log_prob_and_grad(theta.expand(2, -1))
     averages = predict(model, SamplePosterior(theta.expand(5, -1)), inputs, generator=make_generator(0)).mean
+    batch = target.subsampled(250)
+    of_batch = batch.log_prob_and_grad(theta.expand(2, -1), generator=make_generator(1))
     monkeypatch.setattr(target_module, "_CHUNK_ENTRIES", {"cpu": 100 * 2 * entries})
     monkeypatch.setattr(predictive, "_CHUNK_ENTRIES", 90 * 5 * entries)
     sizes = batches_of(network)
@@ -486,6 +488,12 @@ def test_chunks_are_bounded_by_the_entries(monkeypatch):
     sizes.clear()
     target.log_prob(theta.expand(2, -1))
     assert sizes == [100, 100, 100]
+    sizes.clear()
+    for found, expected in zip(
+        batch.log_prob_and_grad(theta.expand(2, -1), generator=make_generator(1)), of_batch, strict=True
+    ):
+        torch.testing.assert_close(found, expected, **close)
+    assert sizes == [100, 100, 50]
     sizes.clear()
     chunked = predict(model, SamplePosterior(theta.expand(5, -1)), inputs, num_samples=5, generator=make_generator(0))
     assert sizes == [90, 90, 90, 30]

@@ -190,14 +190,18 @@ class Target:
 
     def chunks(self, theta: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
         """Slices (inputs, targets, weights) of the data, so small that what is kept for all rows of theta fits a chunk."""
-        num_samples = max(1, math.prod(theta.shape[:-1]))
-        entries = _CHUNK_ENTRIES.get(theta.device.type, _CHUNK_ENTRIES["cpu"])
-        least = 64 if isinstance(self.model.head, LinearHead) else 1  # whose points are cheap
-        size = max(least, entries // (num_samples * self.model.head.entries))
+        size = self.chunk_size(theta)
         inputs, targets, weights = self.data.inputs, self.data.targets, self.data.weights
         for start in range(0, len(inputs), size):
             rows = slice(start, start + size)
             yield inputs[rows], targets[rows], (None if weights is None else weights[rows])
+
+    def chunk_size(self, theta: Tensor) -> int:
+        """How many points to run at once under all rows of theta."""
+        num_samples = max(1, math.prod(theta.shape[:-1]))
+        entries = _CHUNK_ENTRIES.get(theta.device.type, _CHUNK_ENTRIES["cpu"])
+        least = 64 if isinstance(self.model.head, LinearHead) else 1  # whose points are cheap
+        return max(least, entries // (num_samples * self.model.head.entries))
 
     def check_theta(self, theta: Tensor) -> None:
         """Refuses parameters of the wrong type, length, dtype or device."""
@@ -337,10 +341,12 @@ class SubsampledTarget:
         target = self.target
         target.check_theta(theta)
         check_generator(generator, theta.device)
-        index, factor = self._draw(theta.device, generator)
-        value, residual, pullback = target.remainder(theta, index, self.expansion)
-        total = target.log_prior(theta) + (factor * value).sum(-1, dtype=torch.float64)
-        grad = pullback(residual * factor.unsqueeze(-1)) + target.prior_precision * (target.prior_mean - theta)
+        points = self._draw(theta.device, generator)
+        total, grad = target.log_prior(theta), target.prior_precision * (target.prior_mean - theta)
+        for index, factor in zip(*(part.split(target.chunk_size(theta)) for part in points), strict=True):
+            value, residual, pullback = target.remainder(theta, index, self.expansion)
+            total = total + (factor * value).sum(-1, dtype=torch.float64)
+            grad = grad + pullback(residual * factor.unsqueeze(-1))
         if self.expansion is not None:
             known, known_grad = self.expansion.value_and_grad(theta, target.model.linear_head)
             total, grad = total + known, grad + known_grad
