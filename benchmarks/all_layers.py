@@ -74,13 +74,13 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1, help="processes at a time")
     parser.add_argument("--num-chains", type=int, default=8)
     parser.add_argument("--hmc-seconds", type=float, default=420.0)
-    parser.add_argument("--max-steps", type=int, default=1000, help="of refinements and variational fits")
+    parser.add_argument("--max-steps", type=int, default=2000, help="of refinements and variational fits")
     parser.add_argument("--num-points", type=int, default=60_000, help="of the training set, to try the benchmark out")
     parser.add_argument("--out", type=Path, default=RESULTS / "all-layers.json")
     options = parser.parse_args()
     options.parts_in.mkdir(parents=True, exist_ok=True)
     for seed in options.seeds:  # before processes train the same network side by side
-        trained_mlp(read_set(options.data, "train"), torch.device(options.device), seed=seed)
+        network = trained_mlp(read_set(options.data, "train"), torch.device(options.device), seed=seed)
     tasks = [(part, seed) for part in options.parts for seed in options.seeds if not place(options, part, seed).exists()]
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(options.workers, mp_context=context) as pool:
@@ -95,6 +95,7 @@ def main() -> None:
     left_out = ("out", "data", "parts", "parts_in", "workers")
     config = {key: value for key, value in vars(options).items() if key not in left_out}
     config |= {"precision": PRECISION, "few": FEW, "many": MANY}
+    config["num_parameters"] = sum(parameter.numel() for parameter in network.parameters())
     write_record(options.out, config, results, torch.device(options.device))
 
 
@@ -327,14 +328,14 @@ def hmc_rows(problem: Problem, options: argparse.Namespace) -> list[dict[str, An
     """The judge, in the coordinates of a variational Gaussian; R-hat of weights and of predictions."""
     target, test = problem.target, problem.test
     base = fit_laplace(target, problem.theta, structure="kron", recentre=False).posterior
-    start = fit_vb(target, base, structure="start", max_steps=300, batch_size=None, generator=problem.generator()).posterior
+    start = fit_vb(target, base, structure="start", max_steps=500, batch_size=None, generator=problem.generator()).posterior
     with measured(problem.device) as cost:
         fit = fit_hmc(
             target,
             start,
             generator=problem.generator(4),
             num_chains=options.num_chains,
-            num_warmup=60,
+            num_warmup=150,
             target_accept=0.65,
             max_seconds=options.hmc_seconds,
             min_draws=10,

@@ -12,6 +12,7 @@ from torch import Tensor
 from burnish._checks import check_at_least, check_like, check_positive
 from burnish.bijections import Bijection, Radial, SinhArcsinh
 from burnish.errors import FitError
+from burnish.heads import LinearHead
 from burnish.inference.ascent import AscentOptions, ascend
 from burnish.inference.estimate import Estimate, choose_estimate
 from burnish.layer_scales import BlockDiagonal
@@ -103,7 +104,7 @@ def fit_flow(
     control_variate: bool = True,
     path_gradient: bool = True,
     learning_rate: float = 0.1,
-    epsilon: float = 1.0,
+    epsilon: float | None = None,
     max_steps: int = 1000,
     stop_early: bool = True,
     keep_best: bool = True,
@@ -112,7 +113,7 @@ def fit_flow(
     """Refines `base` towards the target by stochastic gradient ascent on the ELBO.
 
     Args:
-        target: the log posterior of a linear head.
+        target: the log posterior of a linear head, or of a `FlatNetwork`.
         base: the Gaussian to refine, usually `fit_laplace(target).posterior`.
         generator: on the device of the base.
         bijections: the flow's layers with their starting values, the first one applied first, or a function that makes
@@ -126,7 +127,8 @@ def fit_flow(
         path_gradient: whether the part of the gradient whose expectation is zero is left out: its noise vanishes as the
             flow approaches the target.
         learning_rate: of Adam.
-        epsilon: of Adam; in whitened coordinates gradients are of order one, and below that steps should shrink with them.
+        epsilon: of Adam: steps shrink with gradients that are smaller. When not given, 1 for a linear head, whose gradients
+            are of that order in whitened coordinates and vanish at the end, and 0.1 for a network, which has further to go.
         max_steps: an upper bound when stopping early, otherwise the number of steps.
         stop_early: whether to hold the learning rate until the ELBO has plateaued and then let it fall to zero; otherwise
             it falls along a cosine over all steps.
@@ -138,6 +140,8 @@ def fit_flow(
     _check_arguments(target, base, generator, batch_size)
     check_at_least("max_steps", max_steps, 1)
     check_positive("learning_rate", learning_rate)
+    if epsilon is None:
+        epsilon = 1.0 if isinstance(target.model.head, LinearHead) else 0.1
     check_positive("epsilon", epsilon)
     if num_samples is None:
         num_samples = 32 if base.dim <= _FEW_DIMS else 8

@@ -104,7 +104,8 @@ def fit_hmc(
         num_warmup: transitions in which step size, trajectory length and coordinates adapt; they are not kept.
         min_draws: of each chain before the rule is first looked at.
         max_draws: of each chain at most.
-        max_seconds: at most, the warm-up included; draws then depend on the machine's speed.
+        max_seconds: at most, the warm-up included, looked at between transitions, each of which takes up to 512 gradients;
+            draws then depend on the machine's speed.
         max_rhat: of the rule.
         min_ess: of the rule.
         target_accept: mean acceptance probability that the step size aims at; higher is slower and diverges less.

@@ -94,6 +94,7 @@ def fit_vb(
         num_samples=num_samples,
         batch_size=batch_size,
         learning_rate=learning_rate,
+        epsilon=1.0 if structure == "low_rank" else None,  # a stretch grows with its own size: larger steps run away
         max_steps=max_steps,
         stop_early=stop_early,
     )
