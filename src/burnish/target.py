@@ -343,7 +343,7 @@ class SubsampledTarget:
         check_generator(generator, theta.device)
         points = self._draw(theta.device, generator)
         total, grad = target.log_prior(theta), target.prior_precision * (target.prior_mean - theta)
-        for index, factor in zip(*(part.split(target.chunk_size(theta)) for part in points), strict=True):
+        for index, factor in zip(*(torch.split(part, target.chunk_size(theta)) for part in points), strict=True):
             value, residual, pullback = target.remainder(theta, index, self.expansion)
             total = total + (factor * value).sum(-1, dtype=torch.float64)
             grad = grad + pullback(residual * factor.unsqueeze(-1))
