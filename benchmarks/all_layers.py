@@ -19,33 +19,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from all_layers_hmc import hmc_row, pool_runs
+from all_layers_problem import FEW, MANY, PRECISION, Problem
 from burnish import (
-    Batch,
     FlowFit,
     FlowPosterior,
     Gaussian,
-    Model,
-    Posterior,
     SamplePosterior,
     Subspace,
-    Target,
     VbFit,
-    convergence,
     default_bijections,
-    diagnostics,
     fit_flow,
     fit_hmc,
     fit_laplace,
     fit_swag,
     fit_temperature,
     fit_vb,
-    flatten_network,
     leading_directions,
-    make_generator,
-    metrics,
     misfit_directions,
     paper_protocol,
-    predict,
     subnetwork_directions,
     trajectory_directions,
 )
@@ -54,13 +46,10 @@ from burnish.scales import Diagonal
 from fashion_mnist import CACHE, read_set, trained_mlp
 from records import RESULTS, measured, print_table, write_record
 
-PRECISION = 30.0
-FEW, NUM_SETS, MANY = 20, 5, 200
 NUM_DIRECTIONS = 20
 PAPER_LAYERS = (1, 5, 10, 30)
 SHOWN = ("seed", "posterior", "few_nll", "nll", "accuracy", "ece", "elbo", "distance", "closed", "steps", "seconds")
 PARTS = ("flows", "gaussians", "hmc", *(f"paper-{count}" for count in PAPER_LAYERS))
-DRIFTERS = 500  # test points whose predictions are followed along HMC's chains
 
 
 def main() -> None:
@@ -115,56 +104,12 @@ def run(options: argparse.Namespace, part: str, seed: int) -> float:
     with torch.no_grad():
         if kind == "paper":
             rows = paper_rows(problem, int(number))
+        elif kind == "hmc":
+            rows = [hmc_row(problem, options)]
         else:
-            rows = {"flows": flow_rows, "gaussians": gaussian_rows, "hmc": hmc_rows}[kind](problem, options)
+            rows = {"flows": flow_rows, "gaussians": gaussian_rows}[kind](problem, options)
     torch.save(rows, place(options, part, seed))
     return time.perf_counter() - began
-
-
-class Problem:
-    """One trained network, its target, and the points to score on."""
-
-    def __init__(self, options: argparse.Namespace, seed: int, device: torch.device) -> None:
-        train = read_set(options.data, "train")
-        images, labels = (part.to(device) for part in read_set(options.data, "t10k"))
-        network = trained_mlp(train, device, seed=seed)
-        self.seed, self.device = seed, device
-        self.model: Model
-        self.model, self.theta = flatten_network(network, example=images[:8])
-        few = slice(0, options.num_points)
-        self.target = Target(self.model, Batch(train[0][few].to(device), train[1][few].to(device)), PRECISION)
-        order = torch.randperm(len(images), generator=make_generator(42)).to(device)
-        self.validation = Batch(images[order[:2000]], labels[order[:2000]])
-        self.test = Batch(images[order[2000:]], labels[order[2000:]])
-
-    def generator(self, offset: int = 0) -> torch.Generator:
-        """The same for every method, and another for every seed."""
-        return make_generator(100 * self.seed + offset, self.device)
-
-    def score(self, name: str, probs: Tensor, **known: Any) -> dict[str, Any]:
-        """A row of the table from predictive probabilities (N, C)."""
-        numbers = {
-            "nll": metrics.nll(probs, self.test.targets),
-            "accuracy": metrics.accuracy(probs, self.test.targets),
-            "brier": metrics.brier(probs, self.test.targets),
-            "ece": metrics.ece(probs, self.test.targets),
-        }
-        row = {"posterior": name, "seed": self.seed, "few_nll": numbers["nll"], **numbers, "elbo": None, "elbo_error": None}
-        return row | {"steps": None, "seconds": None, "device": self.device.type} | known | {"probs": probs.half().cpu()}
-
-    def judge(self, name: str, posterior: Posterior, seconds: float, **known: Any) -> dict[str, Any]:
-        """A row from a posterior with a density: predictions with few and with many draws, and its ELBO."""
-        few = [self.predict(posterior, FEW, number) for number in range(NUM_SETS)]
-        elbo = diagnostics.elbo(self.target, posterior, num_samples=64, generator=self.generator(7))
-        few_nll = sum(metrics.nll(probs, self.test.targets) for probs in few) / NUM_SETS
-        known |= {"few_nll": few_nll, "elbo": elbo.value, "elbo_error": elbo.standard_error, "seconds": seconds}
-        return self.score(name, self.predict(posterior, MANY, NUM_SETS), **known)
-
-    def predict(self, posterior: Posterior, num_samples: int, number: int) -> Tensor:
-        """Predictive probabilities of the test points."""
-        generator = self.generator(10 + number)
-        options = {"num_samples": num_samples, "generator": generator, "keep_samples": False}
-        return predict(self.model, posterior, self.test.inputs, **options).probs
 
 
 def paper_rows(problem: Problem, num_layers: int) -> list[dict[str, Any]]:
@@ -324,85 +269,24 @@ def subspace_rows(problem: Problem, base: Gaussian, options: argparse.Namespace)
     return rows
 
 
-def hmc_rows(problem: Problem, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """The judge, in the coordinates of a variational Gaussian; R-hat of weights and of predictions."""
-    target, test = problem.target, problem.test
-    base = fit_laplace(target, problem.theta, structure="kron", recentre=False).posterior
-    start = fit_vb(target, base, structure="start", max_steps=500, batch_size=None, generator=problem.generator()).posterior
-    with measured(problem.device) as cost:
-        fit = fit_hmc(
-            target,
-            start,
-            generator=problem.generator(4),
-            num_chains=options.num_chains,
-            num_warmup=150,
-            target_accept=0.65,
-            max_seconds=options.hmc_seconds,
-            min_draws=10,
-            max_draws=2000,
-            checkpoint=options.parts_in / f"hmc-{problem.seed}.safetensors",
-            checkpoint_seconds=120.0,
-        )
-    draws = fit.posterior.draws
-    followed = test.inputs[:DRIFTERS]
-    picked = torch.stack([chain_probs(problem, chain, followed, test.targets[:DRIFTERS]) for chain in draws])
-    by_chain = [average(problem, chain) for chain in draws]
-    halves = [sum(by_chain[half::2]) / len(by_chain[half::2]) for half in (0, 1)]  # type: ignore[arg-type]
-    weights = convergence.rhat(draws)
-    known = {
-        "draws": len(fit.posterior.samples),
-        "rhat": float(weights.max()),
-        "mean_rhat": float(weights.mean()),
-        "predictive_rhat": float(convergence.rhat(picked).max()),
-        "predictive_rhat_99": float(torch.quantile(convergence.rhat(picked), 0.99)),
-        "predictive_ess": float(convergence.ess_bulk(picked).min()),
-        "nll_rhat": float(convergence.rhat(picked.log().mean(-1, keepdim=True)).max()),
-        "halves": float(0.5 * (halves[0] - halves[1]).abs().sum(-1).mean()),
-        "chain_nlls": [metrics.nll(probs, test.targets) for probs in by_chain],
-        "accept_rate": fit.accept_rate,
-        "divergences": fit.divergences,
-        "num_gradients": fit.num_gradients,
-        "step_size": fit.step_size,
-        "length": fit.length,
-    }
-    few = [predict_few(problem, fit.posterior, number) for number in range(NUM_SETS)]
-    known["few_nll"] = sum(metrics.nll(probs, test.targets) for probs in few) / NUM_SETS
-    mean = sum(by_chain) / len(by_chain)
-    assert isinstance(mean, Tensor)
-    return [problem.score("HMC", mean, seconds=cost["seconds"], steps=draws.shape[1], **known)]
-
-
-def chain_probs(problem: Problem, chain: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
-    """(n, M): the probability of the true class of some points under every draw of a chain."""
-    parts = [problem.model(part, inputs).softmax(-1) for part in chain.split(50)]
-    return torch.cat(parts)[:, torch.arange(len(inputs)), targets]
-
-
-def average(problem: Problem, chain: Tensor) -> Tensor:
-    """Predictive probabilities of the test points under all draws of a chain."""
-    every = SamplePosterior(chain)
-    options = {"num_samples": len(chain), "generator": problem.generator(5), "keep_samples": False}
-    return predict(problem.model, every, problem.test.inputs, **options).probs
-
-
-def predict_few(problem: Problem, posterior: SamplePosterior, number: int) -> Tensor:
-    """Predictive probabilities under 20 draws."""
-    return problem.predict(posterior, FEW, number)
-
-
 def gather(options: argparse.Namespace) -> dict[str, Any]:
-    """All rows with their predictive distance to HMC, and which share of the gap to HMC each closes."""
+    """The judge, and all rows with their predictive distance to it and the share of the gap to it that each closes."""
+    parts = {
+        seed: [row for part in PARTS for row in torch.load(place(options, part, seed), weights_only=True)]
+        for seed in options.seeds
+    }
+    runs = [row for own in parts.values() for row in own if row["posterior"] == "HMC"]
+    probs, judge = pool_runs(runs, Problem(options, options.seeds[0], torch.device("cpu")).test.targets)
     rows: list[dict[str, Any]] = []
-    for seed in options.seeds:
-        own = [row for part in PARTS for row in torch.load(place(options, part, seed), weights_only=True)]
-        hmc = next(row for row in own if row["posterior"] == "HMC")
+    for own in parts.values():
         paper = next(row for row in own if row["posterior"] == f"paper: {PAPER_LAYERS[-1]} radial")
         for row in own:
-            distance = 0.5 * (row["probs"].float() - hmc["probs"].float()).abs().sum(-1).mean()
-            closed = (paper["few_nll"] - row["few_nll"]) / (paper["few_nll"] - hmc["nll"])
-            rows.append({k: v for k, v in row.items() if k != "probs"} | {"distance": float(distance), "closed": closed})
+            distance = float(0.5 * (row["probs"] - probs).abs().sum(-1).mean())
+            closed = (paper["few_nll"] - row["few_nll"]) / (paper["few_nll"] - judge["nll"])
+            numbers = {key: value for key, value in row.items() if not isinstance(value, Tensor)}
+            rows.append(numbers | {"distance": distance, "closed": closed})
     rows.sort(key=lambda row: (row["seed"], -row["few_nll"]))
-    return {"rows": rows}
+    return {"rows": rows, "judge": judge}
 
 
 if __name__ == "__main__":
