@@ -21,6 +21,7 @@ from burnish.posteriors import Gaussian, SamplePosterior
 from burnish.predictive import predict
 from burnish.target import Target
 from burnish.verdict import judge
+from networks import randomised, state_of
 
 
 def draw(*shape, seed=0, dtype=torch.float64):
@@ -83,17 +84,6 @@ NETWORKS = {
     "tied": (Tied, (3,)),
     "attention": (Attention, (3, 4)),
 }
-
-
-def randomised(network, seed=11):
-    """Parameters and running statistics from a seed, none of them near what they are initialised with."""
-    generator = make_generator(seed)
-    with torch.no_grad():
-        for name, tensor in (*network.named_parameters(), *network.named_buffers()):
-            if tensor.is_floating_point():
-                values = torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
-                tensor.copy_(values.abs() + 0.3 if name.endswith("running_var") else 0.6 * values)
-    return network
 
 
 def build(name, dtype=torch.float64):
@@ -384,15 +374,6 @@ def test_second_derivatives_exist():
 
 
 # The network stays as it was
-
-
-def state_of(network):
-    return {
-        "tensors": [tensor.detach().clone() for tensor in (*network.parameters(), *network.buffers())],
-        "flags": [part.training for part in network.modules()],
-        "hooks": [len(part._forward_hooks) + len(part._forward_pre_hooks) for part in network.modules()],
-        "gradients": [(parameter.requires_grad, parameter.grad) for parameter in network.parameters()],
-    }
 
 
 def check_same(network, expected):

@@ -24,6 +24,7 @@ from burnish.inference.network_curvature import (
 from burnish.likelihoods import Bernoulli, Categorical, GaussianNoise
 from burnish.noise import make_generator
 from burnish.target import Target
+from networks import randomised, state_of
 
 NUM_POINTS = 6
 OUTPUTS = {"categorical": 3, "bernoulli": 1, "gaussian": 2}
@@ -78,17 +79,6 @@ NETWORKS = {
     "batch norm": (lambda n: convolutional(nn.Conv2d(1, 3, 2), n, 12, nn.BatchNorm2d(3, affine=False)), (1, 3, 3)),
     "sequence": (Sequence, (4, 2)),
 }
-
-
-def randomised(network, seed=11):
-    """Parameters and running statistics from a seed, none of them near what they are initialised with."""
-    generator = make_generator(seed)
-    with torch.no_grad():
-        for name, tensor in (*network.named_parameters(), *network.named_buffers()):
-            if tensor.is_floating_point():
-                values = torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
-                tensor.copy_(values.abs() + 0.3 if name.endswith("running_var") else 0.6 * values)
-    return network
 
 
 def make(network, shape, likelihood="categorical", *, weighted=True, num_points=NUM_POINTS, parameters=None, precision=1.0):
@@ -607,15 +597,6 @@ def test_a_linear_network_has_the_curvature_of_a_linear_head(likelihood, weighte
 
 
 # Contracts
-
-
-def state_of(network):
-    return {
-        "tensors": [tensor.clone() for tensor in (*network.parameters(), *network.buffers())],
-        "flags": [part.training for part in network.modules()],
-        "hooks": [len(part._forward_hooks) + len(part._forward_pre_hooks) for part in network.modules()],
-        "gradients": [(parameter.requires_grad, parameter.grad) for parameter in network.parameters()],
-    }
 
 
 class Mode(nn.Module):
