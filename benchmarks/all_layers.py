@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from all_layers_hmc import hmc_row, pool_runs
-from all_layers_problem import FEW, MANY, PRECISION, Problem
+from all_layers_problem import FEW, MANY, PRECISION, Problem, quick_products
 from burnish import (
     FlowFit,
     FlowPosterior,
@@ -44,7 +44,7 @@ from burnish import (
 from burnish.inference.curvature import diagonal_hessian
 from burnish.scales import Diagonal
 from fashion_mnist import CACHE, read_set, trained_mlp
-from records import RESULTS, measured, print_table, write_record
+from records import RESULTS, commit, measured, print_table, write_record
 
 NUM_DIRECTIONS = 20
 PAPER_LAYERS = (1, 5, 10, 30)
@@ -88,6 +88,19 @@ def main() -> None:
     write_record(options.out, config, results, torch.device(options.device))
 
 
+def shared(options: argparse.Namespace) -> dict[str, int]:
+    """What parts of one record must have in common."""
+    return {"num_points": options.num_points, "max_steps": options.max_steps, "num_chains": options.num_chains}
+
+
+def read_part(options: argparse.Namespace, part: str, seed: int) -> dict[str, Any]:
+    """What a part of a seed left; refuses that of a run with other options."""
+    found: dict[str, Any] = torch.load(place(options, part, seed), weights_only=True)
+    if found["options"] != shared(options):
+        raise SystemExit(f"{place(options, part, seed)} was made with {found['options']}, not {shared(options)}: delete it.")
+    return found
+
+
 def place(options: argparse.Namespace, part: str, seed: int) -> Path:
     """The file that a part of a seed leaves."""
     folder: Path = options.parts_in
@@ -108,7 +121,7 @@ def run(options: argparse.Namespace, part: str, seed: int) -> float:
             rows = [hmc_row(problem, options)]
         else:
             rows = {"flows": flow_rows, "gaussians": gaussian_rows}[kind](problem, options)
-    torch.save(rows, place(options, part, seed))
+    torch.save({"rows": rows, "options": shared(options), "commit": commit()}, place(options, part, seed))
     return time.perf_counter() - began
 
 
@@ -169,7 +182,7 @@ def flow_rows(problem: Problem, options: argparse.Namespace) -> list[dict[str, A
     rows.append(row)
     bases = {"Kronecker, recentred": recentred, "Kronecker, at the network": at_network, "diagonal, recentred": diagonal}
     for name, base in bases.items():
-        with measured(problem.device) as cost:
+        with measured(problem.device) as cost, quick_products():
             fit = fit_flow(problem.target, base, generator=problem.generator(), **ascent(options))
         rows.append(problem.judge(f"refined, {name}", fit.posterior, cost["seconds"], **climb(fit)))
         if base is recentred:
@@ -179,7 +192,7 @@ def flow_rows(problem: Problem, options: argparse.Namespace) -> list[dict[str, A
 
 def finished(problem: Problem, refined: FlowPosterior, seconds: float) -> dict[str, Any]:
     """Draws of a refined posterior, moved by a few transitions of HMC in the coordinates that it gives."""
-    with measured(problem.device) as cost:
+    with measured(problem.device) as cost, quick_products():
         fit = fit_hmc(
             problem.target,
             refined,
@@ -228,7 +241,7 @@ def gaussian_rows(problem: Problem, options: argparse.Namespace) -> list[dict[st
         ("diagonal", diagonal, "mean field"),
         ("low_rank", diagonal, "low rank"),
     ):
-        with measured(problem.device) as cost:
+        with measured(problem.device) as cost, quick_products():
             fit = fit_vb(
                 target, base, structure=structure, rank=NUM_DIRECTIONS, generator=problem.generator(), **ascent(options)
             )
@@ -262,7 +275,7 @@ def subspace_rows(problem: Problem, base: Gaussian, options: argparse.Namespace)
         with measured(problem.device) as choice:
             basis = choose()
         layer = Subspace(basis, default_bijections(Gaussian.standard(basis[0])))
-        with measured(problem.device) as cost:
+        with measured(problem.device) as cost, quick_products():
             fit = fit_flow(target, base, bijections=[layer], generator=problem.generator(), **ascent(options))
         known = climb(fit) | {"choice_seconds": choice["seconds"], "directions": basis.shape[1]}
         rows.append(problem.judge(f"subspace, {name}", fit.posterior, cost["seconds"], **known))
@@ -271,10 +284,9 @@ def subspace_rows(problem: Problem, base: Gaussian, options: argparse.Namespace)
 
 def gather(options: argparse.Namespace) -> dict[str, Any]:
     """The judge, and all rows with their predictive distance to it and the share of the gap to it that each closes."""
-    parts = {
-        seed: [row for part in PARTS for row in torch.load(place(options, part, seed), weights_only=True)]
-        for seed in options.seeds
-    }
+    found = {seed: [read_part(options, part, seed) for part in PARTS] for seed in options.seeds}
+    parts = {seed: [row for part in own for row in part["rows"]] for seed, own in found.items()}
+    commits = sorted({part["commit"] for own in found.values() for part in own})
     runs = [row for own in parts.values() for row in own if row["posterior"] == "HMC"]
     probs, judge = pool_runs(runs, Problem(options, options.seeds[0], torch.device("cpu")).test.targets)
     rows: list[dict[str, Any]] = []
@@ -286,7 +298,7 @@ def gather(options: argparse.Namespace) -> dict[str, Any]:
             numbers = {key: value for key, value in row.items() if not isinstance(value, Tensor)}
             rows.append(numbers | {"distance": distance, "closed": closed})
     rows.sort(key=lambda row: (row["seed"], -row["few_nll"]))
-    return {"rows": rows, "judge": judge}
+    return {"rows": rows, "judge": judge, "commits": commits}
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from all_layers_problem import FEW, NUM_SETS, Problem
+from all_layers_problem import FEW, NUM_SETS, Problem, quick_products
 from burnish import convergence, fit_hmc, fit_laplace, fit_vb, metrics, predict
 from records import measured
 
@@ -18,7 +18,7 @@ def hmc_row(problem: Problem, options: argparse.Namespace) -> dict[str, Any]:
     target, test = problem.target, problem.test
     base = fit_laplace(target, problem.theta, structure="kron", recentre=False).posterior
     start = fit_vb(target, base, structure="start", max_steps=500, batch_size=None, generator=problem.generator()).posterior
-    with measured(problem.device) as cost:
+    with measured(problem.device) as cost, quick_products():
         fit = fit_hmc(
             target,
             start,
@@ -33,6 +33,10 @@ def hmc_row(problem: Problem, options: argparse.Namespace) -> dict[str, Any]:
             checkpoint_seconds=120.0,
         )
     draws = fit.posterior.draws
+    last = draws[:, -1]
+    with quick_products():
+        energy_error = target.log_prob(last)
+    energy_error = energy_error - target.log_prob(last)
     followed = torch.stack([chain_probs(problem, chain) for chain in draws])
     weights = convergence.rhat(draws)
     known = {
@@ -44,6 +48,7 @@ def hmc_row(problem: Problem, options: argparse.Namespace) -> dict[str, Any]:
         "num_gradients": fit.num_gradients,
         "step_size": fit.step_size,
         "length": fit.length,
+        "energy_error": float(energy_error.std()),
         "followed": followed.cpu(),
     } | agreement(followed)
     few = [metrics.nll(problem.predict(fit.posterior, FEW, number), test.targets) for number in range(NUM_SETS)]

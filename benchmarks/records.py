@@ -22,7 +22,7 @@ def write_record(path: Path, config: Mapping[str, Any], results: Any, device: to
     """Writes one JSON record: configuration, commit, versions, device and results."""
     record = {
         "config": dict(config),
-        "commit": _commit(),
+        "commit": commit(),
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "device": _describe(device),
         "results": results,
@@ -83,7 +83,8 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _commit() -> str:
+def commit() -> str:
+    """Of the code that runs, with a plus where files differ from it."""
     if "BURNISH_COMMIT" in os.environ:  # for machines that have the files but no history
         return os.environ["BURNISH_COMMIT"]
     dirty = _git("status", "--porcelain", ":/src", ":/benchmarks")

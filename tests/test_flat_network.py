@@ -460,7 +460,7 @@ def test_chunks_are_bounded_by_the_entries(monkeypatch):
     averages = predict(model, SamplePosterior(theta.expand(5, -1)), inputs, generator=make_generator(0)).mean
     batch = target.subsampled(250)
     of_batch = batch.log_prob_and_grad(theta.expand(2, -1), generator=make_generator(1))
-    monkeypatch.setattr(target_module, "_CHUNK_ENTRIES", {"cpu": 100 * 2 * entries})
+    monkeypatch.setattr(target_module, "_NETWORK_ENTRIES", {"cpu": 100 * 2 * entries})
     monkeypatch.setattr(predictive, "_CHUNK_ENTRIES", 90 * 5 * entries)
     sizes = batches_of(network)
     for found, expected in zip(target.log_prob_and_grad(theta.expand(2, -1)), whole, strict=True):
@@ -746,3 +746,11 @@ def test_a_prior_of_a_network_is_not_tuned():
         TypeError, match=r"must have a linear head here, got FlatNetwork.*compare priors by `compare_evidence`"
     ):
         tune_prior(target)
+
+
+def test_parameters_themselves_are_no_names():
+    network = nn.Sequential(nn.Linear(3, 2)).eval()
+    with pytest.raises(
+        TypeError, match=r"`parameters` must be names, got Parameter. Pass those of `network.named_parameters"
+    ):
+        flatten_network(network, network.parameters(), example=torch.zeros(2, 3))

@@ -356,3 +356,8 @@ def test_mixture_of_one_is_its_component(gaussian):
 def test_components_that_do_not_fit(components, error, message):
     with pytest.raises(error, match=message):
         MixturePosterior(components)
+
+
+def test_a_covariance_is_no_scale():
+    with pytest.raises(TypeError, match=r"`scale` must be a Scale, got Tensor. Pass `Dense.from_covariance\(covariance\)`"):
+        Gaussian(torch.zeros(2), torch.eye(2))

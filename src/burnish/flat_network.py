@@ -1,6 +1,7 @@
 """A network, or some of its parameters, as a function of one flat vector: the head for posteriors past the last layer."""
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cached_property
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from burnish._checks import check_finite, check_like, check_tensor
@@ -28,6 +30,11 @@ class _WideProducts(TorchFunctionMode):
             outputs = (weight @ inputs.mT).mT
             return outputs if bias is None else outputs + bias
         return func(*args, **(kwargs or {}))
+
+
+def plain_attention() -> AbstractContextManager[None]:
+    """Attention without fused kernels, which can neither be batched nor differentiated forwards."""
+    return sdpa_kernel(SDPBackend.MATH)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +100,7 @@ class FlatNetwork:
                 return self.run(theta, inputs)
             rows = theta.flatten(0, -2)
             if self.vectorised and len(rows) > 1:
-                with _WideProducts():
+                with _WideProducts(), plain_attention():
                     outputs: Tensor = torch.func.vmap(self.run, in_dims=(0, None))(rows, inputs)
             else:
                 outputs = torch.stack([self.run(row, inputs) for row in rows])
@@ -207,9 +214,13 @@ def _choose(tensors: dict[str, Tensor], parameters: Iterable[str] | None) -> dic
     if parameters is not None:
         names = [parameters] if isinstance(parameters, str) else list(parameters)
         for name in names:
+            if not isinstance(name, str):
+                raise TypeError(
+                    f"`parameters` must be names, got {type(name).__name__}. Pass those of `network.named_parameters()`."
+                )
             if name not in tensors and not any(other.startswith(f"{name}.") for other in tensors):
                 modules = {other.rpartition(".")[0] for other in tensors} - {""}
-                close = get_close_matches(str(name), [*tensors, *modules], cutoff=0.0)
+                close = get_close_matches(name, [*tensors, *modules], cutoff=0.0)
                 raise ValueError(
                     f"`parameters` must name parameters or modules of the network, got {name!r}, which it does not have. "
                     f"The closest are: {', '.join(map(repr, close))}."

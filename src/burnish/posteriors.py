@@ -59,6 +59,11 @@ class Gaussian:
     scale: Scale
 
     def __post_init__(self) -> None:
+        if not isinstance(self.scale, Scale):
+            raise TypeError(
+                f"`scale` must be a Scale, got {type(self.scale).__name__}. "
+                "Pass `Dense.from_covariance(covariance)`, or `Diagonal(std)`."
+            )
         if self.mean.ndim != 1 or len(self.mean) != self.scale.dim:
             raise ValueError(
                 f"`mean` must be a vector of the scale's {self.scale.dim} dimensions, got shape {tuple(self.mean.shape)}."

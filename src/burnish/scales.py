@@ -115,7 +115,7 @@ class Dense(Scale):
         if int(info):
             raise FitError(
                 f"the precision matrix is not positive definite (leading minor {int(info)} of the reversed matrix); "
-                "use a larger `prior_precision`, or float64 features."
+                "use a larger `prior_precision`, or float64: features in it, or `network.double()` for all layers."
             )
         eye = torch.eye(len(precision), dtype=torch.float64, device=precision.device)
         inverse = torch.linalg.solve_triangular(factor, eye, upper=False)

@@ -25,6 +25,7 @@ __all__ = ["Expansion", "KroneckerCurvature", "PriorCandidate", "PriorTuning", "
 
 # Entries of one (S, n, C) block of outputs: on a CPU it should stay in cache, on a GPU fill the device.
 _CHUNK_ENTRIES = {"cpu": 2**20, "cuda": 2**26}
+_NETWORK_ENTRIES = {"cpu": 2**22, "cuda": 2**26}  # of all layers' activations: fewer and larger products are faster
 
 
 @dataclass(frozen=True)
@@ -199,8 +200,9 @@ class Target:
     def chunk_size(self, theta: Tensor) -> int:
         """How many points to run at once under all rows of theta."""
         num_samples = max(1, math.prod(theta.shape[:-1]))
-        entries = _CHUNK_ENTRIES.get(theta.device.type, _CHUNK_ENTRIES["cpu"])
-        least = 64 if isinstance(self.model.head, LinearHead) else 1  # whose points are cheap
+        linear = isinstance(self.model.head, LinearHead)
+        limits, least = (_CHUNK_ENTRIES, 64) if linear else (_NETWORK_ENTRIES, 1)  # points of a linear head are cheap
+        entries = limits.get(theta.device.type, limits["cpu"])
         return max(least, entries // (num_samples * self.model.head.entries))
 
     def check_theta(self, theta: Tensor) -> None:

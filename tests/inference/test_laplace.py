@@ -399,3 +399,22 @@ def test_the_structure_that_is_chosen(monkeypatch):
     assert choose_structure(regular.with_prior(torch.tensor(2.0, dtype=torch.float64))) == "kron"
     assert {choose_structure(target) for target in (normalised, twice, vector)} == {"diagonal"}
     assert choose_structure(classification()) == "full"
+
+
+@pytest.mark.parametrize("recentre", [False, True])
+def test_starts_that_do_not_fit_are_refused(recentre):
+    target = classification()
+    for start, error, message in (
+        (torch.zeros(1, target.dim).double(), ValueError, r"`start` must be one vector of shape"),
+        (torch.full((target.dim,), math.nan).double(), ValueError, "`start` must be finite"),
+        (torch.zeros(target.dim + 1).double(), ValueError, "must have shape"),
+        ([0.0] * target.dim, TypeError, "`start` must be a torch.Tensor"),
+    ):
+        with pytest.raises(error, match=message):
+            fit_laplace(target, start, recentre=recentre)
+
+
+def test_a_search_may_be_cut_short():
+    target = classification()
+    fit = fit_laplace(target, torch.ones(target.dim).double(), max_iterations=1)
+    assert (fit.iterations, fit.converged) == (1, False)

@@ -7,12 +7,15 @@ import pytest
 import torch
 from torch import nn
 from torch.autograd.functional import hessian
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from burnish.batches import Batch
 from burnish.errors import FitError
 from burnish.flat_network import flatten_network
 from burnish.inference import network_curvature
 from burnish.inference.curvature import diagonal_hessian, full_hessian, hessian_product, kronecker_hessian
+from burnish.inference.laplace import fit_laplace
+from burnish.inference.mode import find_mode
 from burnish.inference.network_curvature import (
     check_definite,
     check_layers,
@@ -209,7 +212,7 @@ def test_chunks_do_not_change_the_result(name, monkeypatch):
         return full_hessian(target, theta), diagonal_hessian(target, theta), exact_hessian(target, theta), product, *factors
 
     whole, sizes = everything(), []
-    monkeypatch.setattr("burnish.target._CHUNK_ENTRIES", {"cpu": 1})
+    monkeypatch.setattr("burnish.target._NETWORK_ENTRIES", {"cpu": 1})
     monkeypatch.setattr(network_curvature, "_ROW_ENTRIES", {"cpu": 3 * OUTPUTS["categorical"] * target.dim})
     monkeypatch.setattr(network_curvature, "_COLUMNS", 7)
     monkeypatch.setattr(network_curvature, "_weighted_jacobians", counted(network_curvature._weighted_jacobians, sizes))
@@ -687,8 +690,10 @@ def test_a_matrix_with_a_negative_eigenvalue_is_refused_with_it():
     rotation = torch.linalg.qr(draw(3, 3)).Q
     matrix = rotation @ torch.diag(torch.tensor([2.0, 1.0, -0.125], dtype=torch.float64)) @ rotation.T
     with pytest.raises(FitError, match=r"smallest eigenvalue is -0\.125: this is not a mode\. Use curvature='gauss-newton'"):
-        check_definite(matrix)
-    check_definite(matrix @ matrix)
+        check_definite(matrix, at_mode=True)
+    with pytest.raises(FitError, match="or more `max_iterations`, as the search for one has not ended"):
+        check_definite(matrix, at_mode=False)
+    check_definite(matrix @ matrix, at_mode=True)
 
 
 class ByKeyword(nn.Module):
@@ -710,3 +715,70 @@ def test_layers_may_be_called_by_keyword():
     plain, _ = flatten_network(network.last, example=inputs)
     found, expected = (kronecker_factors(Target(each, data, 1.0), theta) for each in (model, plain))
     torch.testing.assert_close(found[0][1:], expected[0][1:])
+
+
+@pytest.mark.parametrize("structure", ["kron", "diagonal", "full"])
+def test_weak_priors_in_single_precision(structure):
+    """Softmax makes the last layer's factor singular; large inputs multiply what rounding makes of its zero."""
+    network = randomised(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 3)).eval())
+    inputs = 300.0 * draw(400, 3).float()
+    model, theta = flatten_network(network, example=inputs)
+    target = Target(model, Batch(inputs, torch.arange(400) % 3), 1e-4)
+    fit = fit_laplace(target, theta, structure=structure, recentre=False)
+    exact_model, _ = flatten_network(copy.deepcopy(network).double(), example=inputs.double())
+    double = Target(exact_model, target.data.to(dtype=torch.float64), 1e-4)
+    exact = fit_laplace(double, theta.double(), structure=structure, recentre=False)
+    torch.testing.assert_close(fit.posterior.scale.logdet(), exact.posterior.scale.logdet(), rtol=1e-2, atol=0.5)
+    find_mode(target, theta, max_iterations=3)
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.attend, self.last = nn.Linear(3, 8), nn.MultiheadAttention(8, 2, batch_first=True), nn.Linear(8, 3)
+
+    def forward(self, x):
+        x = self.embed(x)
+        return self.last(self.attend(x, x, x, need_weights=False)[0].mean(1))
+
+
+def test_attention_has_products_and_an_exact_hessian():
+    network, inputs = randomised(Attention().eval()), draw(6, 5, 3).float()
+    model, theta = flatten_network(network, ["embed"], example=inputs)
+    target = Target(model, Batch(inputs, torch.arange(6) % 3), 1.0)
+    product, matrix = network_curvature.gauss_newton_product(target, theta), network_curvature.gauss_newton(target, theta)
+    vector = draw(len(theta)).float()
+    torch.testing.assert_close(product(vector), (matrix @ vector.double()).float(), rtol=1e-3, atol=1e-3)
+    numeric = torch.func.hessian(lambda point: -(target.log_prob(point) - target.log_prior(point)))
+    with sdpa_kernel(SDPBackend.MATH):
+        truth = numeric(theta)
+    torch.testing.assert_close(network_curvature.exact_hessian(target, theta), truth.double(), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("options", [{"structure": "low_rank", "rank": 2}, {"structure": "full", "curvature": "exact"}])
+def test_layers_without_forward_derivatives_are_refused_before_the_search(options, monkeypatch):
+    monkeypatch.setattr("burnish.inference.laplace.find_mode", fail)
+    monkeypatch.setattr(torch.func, "jvp", no_forward)
+    target, theta = make_named("tanh")
+    with pytest.raises(ValueError, match=r"need layers with forward derivatives, got one without \(no forward AD\)"):
+        fit_laplace(target, theta, **options)
+
+
+def no_forward(*_):
+    raise NotImplementedError("no forward AD")
+
+
+def test_jacobians_that_do_not_fit_are_refused(monkeypatch):
+    network = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 3)).double().eval()
+    target, theta = make(network, (3,))
+    monkeypatch.setattr("burnish._checks.available_memory", lambda device: 1000)
+    with pytest.raises(MemoryError, match=r"the Jacobian of \d+ points.*structure='kron', or flatten fewer"):
+        network_curvature.gauss_newton_diagonal(target, theta)
+
+
+def test_a_weight_used_twice_is_noticed_behind_a_layer_of_zeros():
+    target, theta = make(Transposed(), (3,))
+    with torch.no_grad():
+        target.model.head.network.last.weight.zero_()
+    with pytest.raises(ValueError, match="whose weights are used nowhere else, got 'shared'"):
+        kronecker_factors(target, theta)

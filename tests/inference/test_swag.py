@@ -335,3 +335,14 @@ def test_too_many_snapshots_for_the_memory(monkeypatch):
     target = regression()
     with pytest.raises(MemoryError, match=r"12 snapshots of 10 parameters needs .*; use a smaller `rank`"):
         fit_swag(target, zeros(target), generator=make_generator(0), **OPTIONS)
+
+
+def test_starts_of_a_network_with_running_statistics_are_warned_of():
+    network = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)).eval()
+    inputs = draw(20, 3).float()
+    model, theta = flatten_network(network, example=inputs)
+    target = Target(model, Batch(inputs, torch.arange(20) % 2), 1.0)
+    options = {"learning_rate": 0.05, "num_steps": 8, "snapshot_every": 2, "batch_size": 5}
+    with pytest.warns(UserWarning, match="`starts` run with the running statistics of the target's network"):
+        fit_multiswag(target, torch.stack([theta, 1.1 * theta]), generator=make_generator(0), **options)
+    fit_multiswag(target, theta, generator=make_generator(0), **options)

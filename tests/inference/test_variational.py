@@ -356,8 +356,29 @@ def test_a_start_of_low_rank_keeps_the_directions_in_which_it_is_wider():
     expected = elbo(target, start, num_samples=4000, generator=make_generator(1))
     first = float(fit.trace[0, 0])
     assert abs(first - expected.value) < 5 * math.hypot(expected.standard_error, float(fit.trace[0, 1]))
+    assert abs(fit.start_elbo - expected.value) < 5 * math.hypot(expected.standard_error, fit.elbo_standard_error)
     narrow = elbo(target, Gaussian(start.mean, Diagonal(std)), num_samples=4000, generator=make_generator(1))
     assert abs(narrow.value - expected.value) > 5 * math.hypot(expected.standard_error, float(fit.trace[0, 1]))
+
+
+def test_a_start_of_low_rank_is_kept_where_the_ascent_fails(low_rank_fits):
+    target, _, fits = low_rank_fits
+    start = fits[2].posterior
+    assert bool((start.scale.stretch > 1.0).any())
+    options = {"structure": "low_rank", "rank": 2, "learning_rate": 1e3, "max_steps": 1}
+    fit = fit_vb(target, start, generator=make_generator(0), **options)
+    assert (fit.gain, fit.elbo) == (0.0, fit.start_elbo)
+    torch.testing.assert_close(fit.posterior.scale.covariance(), start.scale.covariance())
+
+
+def test_a_start_that_is_narrower_along_directions_gives_its_marginal_widths():
+    """As Laplace's method does with low rank: prior widths, but for directions that the data determine."""
+    target = classification()
+    start = fit_laplace(target, structure="low_rank", rank=3).posterior
+    fit = fit_vb(target, start, structure="low_rank", rank=3, learning_rate=1e-9, max_steps=1, generator=make_generator(0))
+    marginal = Gaussian(start.mean, Diagonal(start.scale.variance().sqrt()))
+    expected = elbo(target, marginal, num_samples=4000, generator=make_generator(1))
+    assert abs(fit.start_elbo - expected.value) < 5 * math.hypot(expected.standard_error, fit.elbo_standard_error)
 
 
 def test_low_rank_does_not_diverge_in_thousands_of_dimensions():

@@ -147,8 +147,7 @@ def fit_flow(
         num_samples = 32 if base.dim <= _FEW_DIMS else 8
     _check_pairs("num_samples", num_samples, antithetic)
     if num_evaluation_samples is None:
-        entries = len(target.data) * target.model.head.entries
-        num_evaluation_samples = 2 * min(256, max(16, _EVALUATION_ENTRIES // (2 * entries)))
+        num_evaluation_samples = choose_evaluation_samples(target)
     _check_pairs("num_evaluation_samples", num_evaluation_samples, True)
     layers = _check_bijections(default_bijections if bijections is None else bijections, base)
     build = FlowPosterior.whitened if whiten else _raw
@@ -163,7 +162,7 @@ def fit_flow(
     ascent = ascend(objective, _pack(layers, base.mean), options)
     posterior = build(base, _unpack(layers, ascent.parameters))
     noise = standard_normal(num_evaluation_samples, base.mean, generator=generator, antithetic=True)
-    elbo, base_elbo = _elbo_terms(target, posterior, noise), _elbo_terms(target, build(base, ()), noise)
+    elbo, base_elbo = elbo_terms(target, posterior, noise), elbo_terms(target, build(base, ()), noise)
     if keep_best and not float((elbo - base_elbo).mean()) > 0.0:
         posterior, elbo = build(base, ()), base_elbo
     if not bool(torch.isfinite(elbo).all()):
@@ -171,11 +170,11 @@ def fit_flow(
     return FlowFit(
         posterior=posterior,
         elbo=float(elbo.mean()),
-        elbo_standard_error=float(_standard_error(elbo, antithetic=True)),
+        elbo_standard_error=float(standard_error(elbo, antithetic=True)),
         base_elbo=float(base_elbo.mean()),
         gain=float((elbo - base_elbo).mean()),
-        gain_standard_error=float(_standard_error(elbo - base_elbo, antithetic=True)),
-        trace=torch.stack([ascent.terms.mean(1), _standard_error(ascent.terms, antithetic)], dim=1),
+        gain_standard_error=float(standard_error(elbo - base_elbo, antithetic=True)),
+        trace=torch.stack([ascent.terms.mean(1), standard_error(ascent.terms, antithetic)], dim=1),
         converged=ascent.converged,
         batch_size=size,
         seconds=time.perf_counter() - began,
@@ -272,14 +271,20 @@ def _unpack(layers: Sequence[Bijection], values: Tensor) -> list[Bijection]:
     ]
 
 
+def choose_evaluation_samples(target: Target) -> int:
+    """How many draws for a final ELBO, by the size of the data; even."""
+    return 2 * min(256, max(16, _EVALUATION_ENTRIES // (2 * len(target.data) * target.model.head.entries)))
+
+
 @torch.no_grad()
-def _elbo_terms(target: Target, posterior: FlowPosterior, noise: Tensor) -> Tensor:
+def elbo_terms(target: Target, posterior: FlowPosterior, noise: Tensor) -> Tensor:
+    """The terms (S,) of an ELBO over all data, one for each row of noise."""
     theta, logdet = posterior.from_noise(noise)
     value = target.log_prob(theta)
     return value - posterior.base.log_prob_of_noise(noise) + logdet
 
 
-def _standard_error(terms: Tensor, antithetic: bool) -> Tensor:
+def standard_error(terms: Tensor, antithetic: bool) -> Tensor:
     """Standard error of the mean over the last dimension; over pairs where the second half mirrors the first."""
     if antithetic:
         terms = terms.reshape(*terms.shape[:-1], 2, -1).mean(-2)

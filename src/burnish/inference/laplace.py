@@ -17,8 +17,15 @@ from burnish.inference.curvature import (
     leading_eigenpairs,
     needs_double,
 )
-from burnish.inference.mode import Mode, find_mode, in_double
-from burnish.inference.network_curvature import check_definite, check_layers, exact_hessian, has_kronecker, kronecker_scale
+from burnish.inference.mode import Mode, check_start, find_mode, in_double
+from burnish.inference.network_curvature import (
+    check_definite,
+    check_layers,
+    check_tangents,
+    exact_hessian,
+    has_kronecker,
+    kronecker_scale,
+)
 from burnish.layer_scales import Kronecker
 from burnish.posteriors import Gaussian
 from burnish.scales import Dense, Diagonal, LowRank, Scale
@@ -38,11 +45,12 @@ class LaplaceFit:
 
     posterior: Gaussian
     log_evidence: float
-    """Laplace's estimate of log p(targets | inputs); exact for a Gaussian target, at its mode and with its full Hessian."""
+    """Laplace's estimate of log p(targets | inputs); exact for a Gaussian target, at its mode and with its full Hessian.
+    Structures that leave curvature out, above all "low_rank", overstate it: compare models by `estimate_evidence`."""
     gradient_norm: float
     """Of the target at the posterior's mean: zero at the mode."""
     iterations: int
-    """Newton steps taken to get there; 0 without recentring."""
+    """Steps taken to get there, of Newton's method or, for a network, L-BFGS; 0 without recentring."""
     converged: bool
     """Whether the search for the mode ended at one; True where there was none."""
     seconds: float
@@ -57,6 +65,7 @@ def fit_laplace(
     curvature: str = "gauss-newton",
     rank: int = 20,
     recentre: bool = True,
+    max_iterations: int | None = None,
 ) -> LaplaceFit:
     """Finds the mode, takes the curvature of the target there, and returns the Gaussian.
 
@@ -72,6 +81,7 @@ def fit_laplace(
         rank: directions of "low_rank".
         recentre: whether to move to the mode first. False puts the Gaussian at `start`, as is done where a network's
             weights are taken for the mode; they are one only of the loss they were trained with.
+        max_iterations: of the search for the mode, as in `find_mode`; `converged` says whether they were enough.
     """
     check_choice("structure", structure, STRUCTURES)
     check_choice("curvature", curvature, CURVATURES)
@@ -82,13 +92,14 @@ def fit_laplace(
     _check_structure(target, structure, curvature, rank)
     began = time.perf_counter()
     if recentre:
-        mode = find_mode(target, start)
+        mode = find_mode(target, start, max_iterations=max_iterations)
     else:
         assert start is not None
+        check_start(target, start)
         norm = float(target.log_prob_and_grad(start)[1].double().norm())
         mode = Mode(start.detach().clone(), norm, float("nan"), 0, True)
     if structure == "full":
-        scale: Scale = _full_scale(target, mode.theta, exact=network and curvature == "exact")
+        scale: Scale = _full_scale(target, mode, exact=network and curvature == "exact")
     else:
         scale = _scale(target, mode.theta, structure, rank)
     log_evidence = float(target.log_prob(mode.theta) + scale.logdet()) + 0.5 * target.dim * math.log(2.0 * math.pi)
@@ -127,16 +138,19 @@ def _check_structure(target: Target, structure: str, curvature: str, rank: int) 
         )
     elif structure == "kron" and not isinstance(target.model.head, LinearHead):
         check_layers(target)
+    if not isinstance(target.model.head, LinearHead) and (structure == "low_rank" or curvature == "exact"):
+        check_tangents(target)
 
 
-def _full_scale(target: Target, theta: Tensor, *, exact: bool) -> Dense:
+def _full_scale(target: Target, mode: Mode, *, exact: bool) -> Dense:
+    theta = mode.theta
     if exact:
         matrix = exact_hessian(target, theta)
     else:
         matrix = full_hessian(target, theta, dtype=torch.float64 if needs_double(target, theta) else None)
     matrix.diagonal().add_(torch.as_tensor(target.prior_precision, dtype=torch.float64, device=theta.device))
     if exact:
-        check_definite(matrix)
+        check_definite(matrix, at_mode=mode.converged)
     return Dense.from_precision(matrix, theta.dtype)
 
 

@@ -10,11 +10,13 @@ from torch import Tensor, nn
 from burnish.features import evaluation_mode
 from burnish.flat_network import FlatNetwork
 from burnish.heads import LinearHead
+from burnish.noise import make_generator, standard_normal
 from burnish.target import Target
 
 __all__: list[str] = []
 
 _PROBES, _PROBE_ERROR = 8, 1e-2  # points that layers are verified on, and what rounding may do to their gradients
+_PROBE_STEP = 0.01  # how far from the network's own weights
 
 
 def flat_head(target: Target) -> FlatNetwork:
@@ -91,7 +93,9 @@ def find_irregular(target: Target, layers: list[Layer]) -> list[str]:
     """
     head, stride = flat_head(target), -(-len(target.data) // _PROBES)
     points = target.data.inputs[::stride]
-    leaf = head.flatten(head.network).requires_grad_()
+    theta = head.flatten(head.network)
+    noise = standard_normal(1, theta, generator=make_generator(0, theta.device))[0]
+    leaf = (theta + _PROBE_STEP * noise).requires_grad_()  # a layer that is zero has gradients that show nothing
     outputs, seen = _record(head, leaf, points, [layer.module for layer in layers])
     calls = {module: found[0] for module, found in seen.items() if len(found) == 1 and len(found[0][0]) == len(points)}
     cotangent = torch.linspace(1.0, 2.0, outputs.numel(), dtype=leaf.dtype, device=leaf.device).view(outputs.shape)

@@ -98,12 +98,9 @@ def find_mode(
         max_iterations = _NEWTON_STEPS if isinstance(target.model.head, LinearHead) else _LBFGS_STEPS
     check_at_least("max_iterations", max_iterations, 1)
     if start is not None:
-        check_tensor("start", start)
+        check_start(target, start)
     theta = target.prior.mean if start is None else start.detach().clone()
     target.check_theta(theta)
-    if theta.ndim != 1:
-        raise ValueError(f"`start` must be one vector of shape ({target.dim},), got {tuple(theta.shape)}.")
-    check_finite("start", theta, "Check the network's weights, or leave `start` out.")
     if needs_double(target, theta):
         found = find_mode(in_double(target), theta.double(), tolerance=tolerance, max_iterations=max_iterations)
         return replace(found, theta=found.theta.to(theta.dtype))
@@ -134,6 +131,15 @@ def find_mode(
             converged = converged or decrement < 1.0
             break
     return Mode(theta, float(grad.double().norm()), decrement, iteration, converged)
+
+
+def check_start(target: Target, start: Tensor) -> None:
+    """Refuses parameters that the target cannot be taken at."""
+    check_tensor("start", start)
+    target.check_theta(start)
+    if start.ndim != 1:
+        raise ValueError(f"`start` must be one vector of shape ({target.dim},), got {tuple(start.shape)}.")
+    check_finite("start", start, "Check the network's weights, or leave `start` out.")
 
 
 def _climb(target: Target, theta: Tensor, tolerance: float, max_iterations: int) -> Mode:
@@ -185,8 +191,12 @@ def _whitening(target: Target, theta: Tensor) -> Scale:
             pass
     try:
         return kronecker_scale(target, theta, float(precision.mean()))
-    except (ValueError, MemoryError):  # layers without such a structure, or no room for it
+    except (ValueError, MemoryError, FitError):  # layers without such a structure, no room for it, or rounding
+        pass
+    try:
         return Diagonal((diagonal_hessian(target, theta) + precision).rsqrt().to(theta.dtype))
+    except MemoryError:  # of Jacobians, even one by one
+        return Diagonal(precision.expand(target.dim).rsqrt().to(theta.dtype))
 
 
 def in_double(target: Target) -> Target:

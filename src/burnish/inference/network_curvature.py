@@ -6,6 +6,7 @@ Hessian of the network made linear at theta. It is positive semi-definite wherev
 
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 from burnish._checks import check_memory
 from burnish.errors import FitError
 from burnish.features import evaluation_mode
+from burnish.flat_network import plain_attention
 from burnish.inference.layers import Layer, find_irregular, find_layers, flat_head, passes
 from burnish.layer_scales import BlockDiagonal, Kronecker
 from burnish.target import Target
@@ -21,6 +23,7 @@ from burnish.target import Target
 __all__: list[str] = []
 
 _ROW_ENTRIES = {"cpu": 2**22, "cuda": 2**28}  # entries of the Jacobians made at a time
+_ROW_COPIES = 4  # of them: as they are made, flat, and squared or in float64
 _COLUMNS = 64  # of the exact Hessian made at a time
 
 
@@ -28,6 +31,7 @@ def gauss_newton(target: Target, theta: Tensor) -> Tensor:
     """The full matrix (d, d), float64."""
     total = torch.zeros(target.dim, target.dim, dtype=torch.float64, device=theta.device)
     for rows in _weighted_jacobians(target, theta):
+        rows = rows.double()  # what softmax leaves at zero must not be lost among large entries
         total += rows.T @ rows
     return total
 
@@ -89,18 +93,35 @@ def exact_hessian(target: Target, theta: Tensor) -> Tensor:
     return 0.5 * (total + total.T)
 
 
+def check_tangents(target: Target) -> None:
+    """Refuses networks with a layer that cannot be differentiated along a tangent."""
+    head = flat_head(target)
+    theta, few = head.flatten(head.network), target.data.subset(slice(0, 1))
+    gauss_newton_product(replace(target, data=few), theta)(torch.ones_like(theta))
+
+
 def _jvp(function: Callable[[Tensor], Tensor], point: Tensor, tangent: Tensor) -> Tensor:
     """The derivative along a tangent; torch's first one warns of code of its own."""
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), plain_attention(), torch.enable_grad():  # without gradients, layers fuse even more
         warnings.filterwarnings("ignore", ".*torch.jit.script", DeprecationWarning)
-        found: Tensor = torch.func.jvp(function, (point,), (tangent,))[1]
-    return found
+        try:
+            found: Tensor = torch.func.jvp(function, (point,), (tangent,))[1]
+        except NotImplementedError as error:
+            raise ValueError(
+                "`structure` 'low_rank' and `curvature` 'exact' need layers with forward derivatives, got one without "
+                f"({str(error).splitlines()[0]}). Use structure='diagonal', or 'kron'."
+            ) from error
+    return found.detach()
 
 
 def _weighted_jacobians(target: Target, theta: Tensor) -> Iterator[Tensor]:
     """Rows (n K, d) for some points at a time, whose squares over all points sum to the Gauss-Newton matrix."""
     head, likelihood = flat_head(target), target.model.likelihood
     size = max(1, _ROW_ENTRIES.get(theta.device.type, _ROW_ENTRIES["cpu"]) // (head.num_outputs * head.dim))
+    size = min(size, len(target.data))
+    needed = _ROW_COPIES * size * head.num_outputs * head.dim * theta.element_size()
+    what = "the Jacobian of one point" if size == 1 else f"the Jacobian of {size} points"
+    check_memory(what, needed, theta.device, "use structure='kron', or flatten fewer parameters.")
 
     def rows_of(point: Tensor, roots: Tensor) -> Tensor:
         pullback = torch.func.vjp(lambda values: head.run(values, point.unsqueeze(0)).squeeze(0), theta)[1]
@@ -115,7 +136,7 @@ def _weighted_jacobians(target: Target, theta: Tensor) -> Iterator[Tensor]:
             roots = roots * part.weights.sqrt().view(-1, 1, 1)
         try:
             if vectorised:
-                with evaluation_mode(head.network):
+                with evaluation_mode(head.network), plain_attention():
                     rows = torch.func.vmap(rows_of)(part.inputs, roots).flatten(0, 1)
         except RuntimeError:  # a layer that cannot be batched over points, such as an LSTM
             vectorised = False
@@ -166,7 +187,8 @@ def kronecker_factors(target: Target, theta: Tensor) -> list[tuple[Layer, Tensor
     for traced, weights in passes(target, theta, layers):
         for layer, inputs, cotangents in traced:
             total = sums[layers.index(layer)]
-            rows, columns = inputs.flatten(0, 1), cotangents.flatten(0, 2)
+            # softmax makes the last one singular: in single precision its zero is smaller than rounding errors of the other
+            rows, columns = inputs.flatten(0, 1).double(), cotangents.flatten(0, 2).double()
             total[0] += columns.T @ columns
             total[1] += (rows * weights.repeat_interleave(inputs.shape[1]).unsqueeze(1)).T @ rows
             total[2] += weights.sum() * inputs.shape[1]
@@ -182,11 +204,12 @@ def kronecker_scale(target: Target, theta: Tensor, precision: float) -> BlockDia
     return BlockDiagonal(tuple(blocks), None if contiguous else order)
 
 
-def check_definite(precision: Tensor) -> None:
+def check_definite(precision: Tensor, *, at_mode: bool) -> None:
     """Refuses a Hessian plus prior precision with a negative eigenvalue, and says which."""
     smallest = float(torch.linalg.eigvalsh(precision)[0])
     if not smallest > 0.0:
+        remedy = "a start that leads to one" if at_mode else "more `max_iterations`, as the search for one has not ended"
         raise FitError(
             f"the exact Hessian plus the prior's precision is not positive definite, its smallest eigenvalue is "
-            f"{smallest:.3g}: this is not a mode. Use curvature='gauss-newton', or a start that leads to one."
+            f"{smallest:.3g}: this is not a mode. Use curvature='gauss-newton', or {remedy}."
         )

@@ -2,6 +2,7 @@
 
 import math
 import time
+import warnings
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from burnish._checks import check_at_least, check_finite, check_memory, check_positive, check_tensor
 from burnish.errors import FitError
+from burnish.flat_network import FlatNetwork
 from burnish.inference.starts import check_all_finite, check_starts, stack_vectors
 from burnish.posteriors import Gaussian, MixturePosterior
 from burnish.scales import LowRank
@@ -110,7 +112,9 @@ def fit_multiswag(
 
     Args:
         target: the log posterior.
-        starts: parameters (M, d), or a sequence of vectors (d,), for instance `fit_ensemble(...).parameters`.
+        starts: parameters (M, d), or a sequence of vectors (d,), for instance `fit_ensemble(...).parameters`. All run with
+            the buffers of the target's network: members with batch norm, each with running statistics of its own, should
+            be fitted one by one, each on a target of its own network.
         generator: as in `fit_swag`, like all options that follow.
         learning_rate: of the mean loss.
         num_steps: of SGD in all.
@@ -122,9 +126,20 @@ def fit_multiswag(
         min_std: least standard deviation of the diagonal part.
     """
     theta = check_starts("starts", starts, target, generator)
+    _warn_of_buffers(target, len(theta))
     run = _Run(learning_rate, num_steps, burn_in, snapshot_every, batch_size, momentum, rank, min_std)
     members = run.fit(target, theta, generator)
     return MultiSwagFit(MixturePosterior(tuple(fit.posterior for fit in members)), members, members[0].seconds)
+
+
+def _warn_of_buffers(target: Target, num_starts: int) -> None:
+    head = target.model.head
+    if num_starts > 1 and isinstance(head, FlatNetwork) and any(b.is_floating_point() for b in head.network.buffers()):
+        warnings.warn(
+            "`starts` run with the running statistics of the target's network; where they come from other networks, call "
+            "`fit_swag` on a target of each, and mix with `MixturePosterior`.",
+            stacklevel=3,
+        )
 
 
 def swag_gaussian(snapshots: Tensor | Sequence[Tensor], *, rank: int = 20, min_std: float | None = None) -> Gaussian:
