@@ -259,4 +259,5 @@ def test_parameters_are_starts_without_running_statistics():
     assert torch.equal(fit.parameters[1], theta)
     target = Target(model, Batch(inputs, torch.arange(12) % 2), 1.0)
     options = {"learning_rate": 1e-3, "num_steps": 6, "snapshot_every": 2, "generator": make_generator(0)}
-    assert len(fit_multiswag(target, fit.parameters, **options).members) == 2
+    with pytest.warns(UserWarning, match="running statistics of the target's network"):
+        assert len(fit_multiswag(target, fit.parameters, **options).members) == 2
