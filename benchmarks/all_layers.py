@@ -293,7 +293,7 @@ def gather(options: argparse.Namespace) -> dict[str, Any]:
     for own in parts.values():
         paper = next(row for row in own if row["posterior"] == f"paper: {PAPER_LAYERS[-1]} radial")
         for row in own:
-            distance = float(0.5 * (row["probs"] - probs).abs().sum(-1).mean())
+            distance = float(0.5 * (row["probs"].float() - probs).abs().sum(-1).mean())
             closed = (paper["few_nll"] - row["few_nll"]) / (paper["few_nll"] - judge["nll"])
             numbers = {key: value for key, value in row.items() if not isinstance(value, Tensor)}
             rows.append(numbers | {"distance": distance, "closed": closed})

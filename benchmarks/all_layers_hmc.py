@@ -61,7 +61,7 @@ def hmc_row(problem: Problem, options: argparse.Namespace) -> dict[str, Any]:
         generator=problem.generator(5),
         keep_samples=False,
     )
-    return problem.score("HMC", every.probs, **known)
+    return problem.score("HMC", every.probs, **known) | {"probs": every.probs.cpu()}  # not rounded: the judge is made of it
 
 
 def chain_probs(problem: Problem, chain: Tensor) -> Tensor:

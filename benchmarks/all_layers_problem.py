@@ -55,7 +55,7 @@ class Problem:
             "ece": metrics.ece(probs, self.test.targets),
         }
         row = {"posterior": name, "seed": self.seed, "few_nll": numbers["nll"], **numbers, "elbo": None, "elbo_error": None}
-        return row | {"steps": None, "seconds": None, "device": self.device.type} | known | {"probs": probs.cpu()}
+        return row | {"steps": None, "seconds": None, "device": self.device.type} | known | {"probs": probs.half().cpu()}
 
     def judge(self, name: str, posterior: Posterior, seconds: float, **known: Any) -> dict[str, Any]:
         """A row from a posterior with a density: predictions with few and with many draws, and its ELBO."""
