@@ -717,16 +717,16 @@ def test_layers_may_be_called_by_keyword():
     torch.testing.assert_close(found[0][1:], expected[0][1:])
 
 
-@pytest.mark.parametrize("structure", ["kron", "diagonal", "full"])
-def test_weak_priors_in_single_precision(structure):
+@pytest.mark.parametrize(("structure", "precision"), [("kron", 1e-4), ("full", 1e-7)])
+def test_weak_priors_in_single_precision(structure, precision):
     """Softmax makes the last layer's factor singular; large inputs multiply what rounding makes of its zero."""
     network = randomised(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 3)).eval())
     inputs = 300.0 * draw(400, 3).float()
     model, theta = flatten_network(network, example=inputs)
-    target = Target(model, Batch(inputs, torch.arange(400) % 3), 1e-4)
+    target = Target(model, Batch(inputs, torch.arange(400) % 3), precision)
     fit = fit_laplace(target, theta, structure=structure, recentre=False)
     exact_model, _ = flatten_network(copy.deepcopy(network).double(), example=inputs.double())
-    double = Target(exact_model, target.data.to(dtype=torch.float64), 1e-4)
+    double = Target(exact_model, target.data.to(dtype=torch.float64), precision)
     exact = fit_laplace(double, theta.double(), structure=structure, recentre=False)
     torch.testing.assert_close(fit.posterior.scale.logdet(), exact.posterior.scale.logdet(), rtol=1e-2, atol=0.5)
     find_mode(target, theta, max_iterations=3)

@@ -99,9 +99,8 @@ def fit_vb(
         max_steps=max_steps,
         stop_early=stop_early,
     )
-    posterior = _gaussian(base, fit.posterior.bijections[:-1])  # the last one whitens
     found = VbFit(
-        posterior=posterior,
+        posterior=_gaussian(base, fit.posterior.bijections[:-1]),  # the last one whitens
         elbo=fit.elbo,
         elbo_standard_error=fit.elbo_standard_error,
         start_elbo=fit.base_elbo,
@@ -110,11 +109,11 @@ def fit_vb(
         trace=fit.trace,
         converged=fit.converged,
         batch_size=fit.batch_size,
-        seconds=0.0,
+        seconds=time.perf_counter() - began,
     )
     if structure == "low_rank" and _wide_directions(start) is not None:  # then the base is not what the ascent began at
-        found = _against(_gaussian(base, layers), found, target, generator)
-    return replace(found, seconds=time.perf_counter() - began)
+        return _against(_gaussian(base, layers), found, target, generator)
+    return found
 
 
 def _against(start: Gaussian, found: VbFit, target: Target, generator: torch.Generator) -> VbFit:
