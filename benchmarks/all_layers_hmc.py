@@ -8,7 +8,6 @@ from torch import Tensor
 
 from all_layers_problem import FEW, NUM_SETS, Problem, quick_products
 from burnish import convergence, fit_hmc, fit_laplace, fit_vb, metrics, predict
-from records import measured
 
 FOLLOWED = 500  # test points whose predictions are followed along the chains
 
@@ -18,7 +17,7 @@ def hmc_row(problem: Problem, options: argparse.Namespace) -> dict[str, Any]:
     target, test = problem.target, problem.test
     base = fit_laplace(target, problem.theta, structure="kron", recentre=False).posterior
     start = fit_vb(target, base, structure="start", max_steps=500, batch_size=None, generator=problem.generator()).posterior
-    with measured(problem.device) as cost, quick_products():
+    with quick_products():
         fit = fit_hmc(
             target,
             start,
@@ -52,7 +51,7 @@ def hmc_row(problem: Problem, options: argparse.Namespace) -> dict[str, Any]:
         "followed": followed.cpu(),
     } | agreement(followed)
     few = [metrics.nll(problem.predict(fit.posterior, FEW, number), test.targets) for number in range(NUM_SETS)]
-    known |= {"few_nll": sum(few) / NUM_SETS, "seconds": cost["seconds"], "steps": draws.shape[1]}
+    known |= {"few_nll": sum(few) / NUM_SETS, "seconds": fit.seconds, "steps": draws.shape[1]}
     every = predict(
         problem.model,
         fit.posterior,
