@@ -262,7 +262,7 @@ def all_layers() -> str:
     record = load("all-layers")
     rows = []
     for name, part in _by_name(record):
-        closed = " / ".join(f"{100 * row['closed']:.0f}" for row in part)
+        closed = " / ".join(str(round(100 * row["closed"])) for row in part)
         spread = (
             f"{statistics.mean(row['few_nll'] for row in part):.4f} ± {statistics.stdev(row['few_nll'] for row in part):.4f}"
         )
@@ -298,16 +298,22 @@ def all_layers() -> str:
 
 def _judge_of_all_layers(record: dict[str, Any]) -> str:
     """How far HMC can be relied on."""
-    part = dict(_by_name(record))["HMC"]
+    part, judge = dict(_by_name(record))["HMC"], record["results"]["judge"]
 
     def each(key: str, form: str) -> str:
         return ", ".join(f"{row[key]:{form}}" for row in part)
 
     return (
-        f"\n\nHMC, by network: {each('draws', 'd')} draws of {record['config']['num_chains']} chains. R-hat of the mean log "
-        f"probability of test points: {each('nll_rhat', '.3f')}; of the probability of any one of them, at most "
-        f"{each('predictive_rhat', '.2f')}; of weights, at most {each('rhat', '.2f')} and on average "
-        f"{each('mean_rhat', '.3f')}. Distance between the predictions of two halves of the chains: {each('halves', '.4f')}."
+        f"\n\nThe posterior is the same for all networks, so the judge is all runs of HMC together, NLL {judge['nll']:.4f}: "
+        f"{each('draws', 'd')} draws of {record['config']['num_chains']} chains each. Runs that began at different networks "
+        f"have NLLs of {each('nll', '.4f')}, and their predictions differ by {min(judge['between']):.4f} to "
+        f"{max(judge['between']):.4f} (total variation, mean over test points). Over all chains, R-hat of the mean log "
+        f"probability of test points is {judge['nll_rhat']:.3f} (effective sample size {judge['nll_ess']:.0f}), of the "
+        f"probability of one of them {judge['predictive_rhat_median']:.3f} in the median and at most "
+        f"{judge['predictive_rhat']:.2f} (effective sample sizes {judge['predictive_ess_median']:.0f} and at least "
+        f"{judge['predictive_ess']:.0f}). R-hat of weights, by run: at most {each('rhat', '.2f')}, on average "
+        f"{each('mean_rhat', '.3f')}. Products in TF32 move the log density by {each('energy_error', '.2f')} nats, as the "
+        "standard deviation between chains."
     )
 
 
@@ -318,11 +324,12 @@ def subspaces() -> str:
     rows = []
     for name in (*(name for name in groups if name.startswith("subspace")), "refined, Kronecker, recentred"):
         part = groups[name]
-        gains = " / ".join(f"{row['gain']:,.0f}" for row in part)
+        gains = " / ".join(f"{row['gain']:,.0f} ± {row['gain_error']:,.0f}" for row in part)
         steps = " / ".join(str(row["steps"]) for row in part)
         choice = statistics.median(row.get("choice_seconds", 0.0) for row in part)
         seconds = statistics.median(row["seconds"] for row in part)
-        label = "all 39,760" if name.startswith("refined") else f"{part[0]['directions']}: {name.removeprefix('subspace, ')}"
+        some = f"{part[0].get('directions')}: {name.removeprefix('subspace, ')}"
+        label = f"all {record['config']['num_parameters']:,}" if name.startswith("refined") else some
         rows.append([label, gains, steps, f"{choice:.1f}", f"{seconds:.1f}", _mean(part, "few_nll", ".4f")])
     header = ["directions", "nats gained, by network", "steps", "s to choose", "s to refine", "NLL, 20 draws"]
     return markdown(header, rows) + _origin(record)
