@@ -49,7 +49,8 @@ from records import RESULTS, commit, measured, print_table, write_record
 NUM_DIRECTIONS = 20
 PAPER_LAYERS = (1, 5, 10, 30)
 SHOWN = ("seed", "posterior", "few_nll", "nll", "accuracy", "ece", "elbo", "distance", "closed", "steps", "seconds")
-PARTS = ("flows", "gaussians", "hmc", *(f"paper-{count}" for count in PAPER_LAYERS))
+PAPER_BASES = {"paper": "paper", "own": "paper, target's prior"}  # parts, and what their rows are called
+PARTS = ("flows", "gaussians", "hmc", *(f"{base}-{count}" for base in PAPER_BASES for count in PAPER_LAYERS))
 
 
 def main() -> None:
@@ -111,12 +112,12 @@ def run(options: argparse.Namespace, part: str, seed: int) -> float:
     """One part of one seed: rows, each with its predictive probabilities, into its file."""
     began = time.perf_counter()
     kind, _, number = part.partition("-")
-    if kind == "paper":  # one sample and 128 points a step: a core is as fast as a GPU
+    if kind in PAPER_BASES:  # one sample and 128 points a step: a core is as fast as a GPU
         torch.set_num_threads(1)
-    problem = Problem(options, seed, torch.device("cpu" if kind == "paper" else options.device))
+    problem = Problem(options, seed, torch.device("cpu" if kind in PAPER_BASES else options.device))
     with torch.no_grad():
-        if kind == "paper":
-            rows = paper_rows(problem, int(number))
+        if kind in PAPER_BASES:
+            rows = paper_rows(problem, kind, int(number))
         elif kind == "hmc":
             rows = [hmc_row(problem, options)]
         else:
@@ -125,27 +126,29 @@ def run(options: argparse.Namespace, part: str, seed: int) -> float:
     return time.perf_counter() - began
 
 
-def paper_rows(problem: Problem, num_layers: int) -> list[dict[str, Any]]:
+def paper_rows(problem: Problem, kind: str, num_layers: int) -> list[dict[str, Any]]:
     """The paper's base and its refinement: radial layers on raw weights from a diagonal Laplace posterior at the network."""
     with measured(problem.device) as base_cost:
-        base, precision = paper_base(problem)
-    rows = []
+        base, precision = paper_base(problem, chosen=kind == "paper")
+    rows, name = [], PAPER_BASES[kind]
     if num_layers == PAPER_LAYERS[0]:
-        rows.append(problem.judge("paper: Laplace", base, base_cost["seconds"], base_precision=precision))
+        rows.append(problem.judge(f"{name}: Laplace", base, base_cost["seconds"], base_precision=precision))
     options = paper_protocol(problem.target, base, num_layers, generator=problem.generator(1))
     with measured(problem.device) as cost:
         fit = fit_flow(problem.target, base, generator=problem.generator(), **options)
     known = {"steps": len(fit.trace), "base_precision": precision}
-    return [*rows, problem.judge(f"paper: {num_layers} radial", fit.posterior, cost["seconds"], **known)]
+    return [*rows, problem.judge(f"{name}: {num_layers} radial", fit.posterior, cost["seconds"], **known)]
 
 
-def paper_base(problem: Problem) -> tuple[Gaussian, float]:
-    """A diagonal Laplace posterior at the network's weights, whose prior precision suits the validation data best.
+def paper_base(problem: Problem, *, chosen: bool) -> tuple[Gaussian, float]:
+    """A diagonal Laplace posterior at the network's weights, under the target's prior or a prior of its own.
 
-    By the linearised network's outputs and the probit approximation of their softmax, over a grid of 100 from 1e-4 to 1e4,
-    which is what Laplace software does by default.
+    The paper says that one is chosen on validation data, not how: here by the linearised network's outputs and the probit
+    approximation of their softmax, over a grid of 100 from 1e-4 to 1e4, which is what Laplace software does by default.
     """
     curvature = diagonal_hessian(problem.target, problem.theta).float()
+    if not chosen:
+        return Gaussian(problem.theta, Diagonal((curvature + PRECISION).rsqrt())), PRECISION
     grid = torch.logspace(-4, 4, 100, device=problem.device)
     variances = 1.0 / (curvature.unsqueeze(1) + grid)  # (d, 100)
     spread = torch.cat([squared_jacobian(problem, x) @ variances for x in problem.validation.inputs.split(50)])
