@@ -427,7 +427,7 @@ class TestRefusals:
 
     def test_another_dtype(self, case):
         other = Gaussian.standard(torch.zeros(case[0].dim))
-        with pytest.raises(TypeError, match=r"`theta` must be torch\.float64 on cpu"):
+        with pytest.raises(TypeError, match=r"`posterior` must be torch\.float64 on cpu"):
             estimate_evidence(case[0], other, generator=make_generator(0))
 
     def test_densities_that_overflow(self, conjugate):

@@ -531,6 +531,7 @@ REFUSED = {
         r"`parameters` must name parameters or modules of the network, got '0\.wieght', which .*closest are: '0\.weight'",
     ),
     "unknown module": (mlp, {"parameters": ["7"]}, ValueError, r"got '7', which it does not have\. The closest are: '"),
+    "a number": (mlp, {"parameters": 3}, TypeError, r"`parameters` must be names, got 3\. Pass a list of those of"),
     "no names": (mlp, {"parameters": []}, ValueError, r"`parameters` must name at least one parameter, got none\. Leave it"),
     "no parameters": (lambda: nn.Sequential(nn.ReLU()).eval(), {}, ValueError, r"`network` must have parameters, got none"),
     "a buffer": (
@@ -562,6 +563,18 @@ REFUSED = {
         {},
         ValueError,
         r"`network` must be in eval mode, got Dropout '1' in train mode, whose outputs are random\. Call",
+    ),
+    "recurrent dropout": (
+        lambda: Returns(nn.LSTM(3, 4, num_layers=2, dropout=0.5)),
+        {},
+        ValueError,
+        r"got LSTM 'function' in train mode, whose outputs are random",
+    ),
+    "dropout of attention": (
+        lambda: Returns(nn.MultiheadAttention(4, 2, dropout=0.1)),
+        {},
+        ValueError,
+        r"got MultiheadAttention 'function' in train mode, whose outputs are random",
     ),
     "functional dropout": (
         lambda: randomised(Random().eval()),
@@ -652,6 +665,17 @@ def test_dropout_that_drops_nothing_is_no_obstacle():
         torch.testing.assert_close(model(theta, X), network(X))
 
 
+@pytest.mark.parametrize("training", [False, True])
+def test_instance_norm_is_no_obstacle(training):
+    network = nn.Sequential(nn.Conv1d(2, 3, 3), nn.InstanceNorm1d(3), nn.Flatten(), nn.Linear(15, 4)).train(training)
+    inputs = draw(6, 2, 7).float()
+    model, theta = flatten_network(network, example=inputs)
+    rows = theta + 0.1 * draw(3, len(theta)).float()
+    with torch.no_grad():
+        torch.testing.assert_close(model(theta, inputs), network(inputs))
+        torch.testing.assert_close(model(rows, inputs)[1], model(rows[1], inputs))
+
+
 @pytest.mark.parametrize("shape", [(3,), (2, 3), (), (41,)])
 def test_theta_of_the_wrong_length(shape):
     _, inputs, model, theta = flat("mlp")
@@ -669,6 +693,16 @@ def test_inputs_of_the_wrong_shape(shape):
         Target(model, Batch(inputs, torch.zeros(6, dtype=torch.long)), 1.0)
     with pytest.raises(ValueError, match=f"`inputs` {message}"):
         predict(model, SamplePosterior(theta.unsqueeze(0)), inputs, generator=make_generator(0))
+
+
+@pytest.mark.parametrize("parameters", [None, ["2"]])
+def test_inputs_of_another_precision_than_the_network(parameters):
+    model, theta = flatten_network(mlp(), parameters, example=X)
+    message = r"must be torch.float32 on cpu like the network, got torch.float64 on cpu\. Convert it with `\.to"
+    with pytest.raises(TypeError, match=f"`data.inputs` {message}"):
+        Target(model, Batch(X.double(), torch.zeros(len(X), dtype=torch.long)), 1.0)
+    with pytest.raises(TypeError, match=f"`inputs` {message}"):
+        predict(model, SamplePosterior(theta.unsqueeze(0)), X.double(), generator=make_generator(0))
 
 
 # A posterior of a network, from end to end

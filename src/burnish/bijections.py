@@ -7,6 +7,7 @@ starts at the ELBO of its base.
 
 import math
 from abc import ABC, abstractmethod
+from copy import copy
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
@@ -284,7 +285,9 @@ class Subspace(Bijection):
     def with_parameters(self, parameters: dict[str, Tensor]) -> Self:
         own = [{k: parameters[f"{i}.{k}"] for k in b.parameters()} for i, b in enumerate(self.bijections)]
         inner = tuple(bijection.with_parameters(values) for bijection, values in zip(self.bijections, own, strict=True))
-        return type(self)(self.basis, inner)
+        found = copy(self)  # a new one would look at its basis once more, in every step of an ascent
+        object.__setattr__(found, "bijections", inner)
+        return found
 
     def fits(self, dim: int) -> bool:
         return len(self.basis) == dim

@@ -167,6 +167,7 @@ def log_ratios(target: Target, posterior: DensityPosterior, num_draws: int, *, g
     parts = []
     for start in range(0, num_draws, _CHUNK_DRAWS):
         theta, log_q = posterior.sample_and_log_prob(min(_CHUNK_DRAWS, num_draws - start), generator=generator)
+        target.check_theta(theta, "posterior")
         parts.append(target.log_prob(theta) - log_q.double())
     return torch.cat(parts)
 

@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -124,12 +125,13 @@ class FlatNetwork:
         return outputs.detach(), lambda cotangents: torch.autograd.grad(outputs, leaf, cotangents)[0]
 
     def check_inputs(self, name: str, inputs: Tensor) -> None:
-        """Refuses points of another shape than those the network was flattened with."""
+        """Refuses points of another shape than those the network was flattened with, or not of its parameters' kind."""
         if tuple(inputs.shape[1:]) != self.input_shape:
             raise ValueError(
                 f"`{name}` must have shape {('N', *self.input_shape)} for this network, got {tuple(inputs.shape)}. "
                 "Pass raw inputs, in the form of the `example` that it was flattened with."
             )
+        check_like(name, inputs, attrgetter(self.names[0])(self.network), "the network")
 
 
 def flatten_network(
@@ -188,21 +190,29 @@ def check_evaluation(network: nn.Module) -> None:
     for name, part in network.named_modules():
         kind = type(part).__name__
         if isinstance(part, nn.modules.batchnorm._NormBase):
-            if part.training:
+            alone = isinstance(part, nn.modules.instancenorm._InstanceNorm)  # every point by itself
+            if part.training and not (alone and part.running_mean is None):
                 raise ValueError(
-                    f"`network` must be in eval mode, got {kind} {name!r} in train mode, whose outputs depend on the whole "
-                    "batch. Call `network.eval()` first."
+                    f"`network` must be in eval mode, got {kind} {name!r} in train mode, which does not use its running "
+                    "statistics. Call `network.eval()` first."
                 )
-            if part.running_mean is None:
+            if part.running_mean is None and not alone:
                 raise ValueError(
                     f"`network` must normalise every point by itself, got {kind} {name!r} without running statistics. "
                     "Train it with `track_running_stats=True`, or use LayerNorm."
                 )
-        elif part.training and isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0.0:
+        elif part.training and _drops(part):
             raise ValueError(
                 f"`network` must be in eval mode, got {kind} {name!r} in train mode, whose outputs are random. "
                 "Call `network.eval()` first."
             )
+
+
+def _drops(part: nn.Module) -> bool:
+    """Whether a module drops some of its numbers in train mode."""
+    if isinstance(part, nn.modules.dropout._DropoutNd):
+        return part.p > 0.0
+    return isinstance(part, nn.RNNBase | nn.MultiheadAttention) and part.dropout > 0.0
 
 
 def _choose(tensors: dict[str, Tensor], parameters: Iterable[str] | None) -> dict[str, Tensor]:
@@ -212,6 +222,10 @@ def _choose(tensors: dict[str, Tensor], parameters: Iterable[str] | None) -> dic
     first_names = {id(tensor): name for name, tensor in reversed(tensors.items())}
     chosen = {name: tensor for name, tensor in tensors.items() if first_names[id(tensor)] == name}
     if parameters is not None:
+        if not isinstance(parameters, Iterable):
+            raise TypeError(
+                f"`parameters` must be names, got {parameters!r}. Pass a list of those of `network.named_parameters()`."
+            )
         names = [parameters] if isinstance(parameters, str) else list(parameters)
         for name in names:
             if not isinstance(name, str):

@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from burnish._checks import check_at_least, check_finite, check_like
+from burnish._checks import check_at_least, check_finite, check_like, check_tensor
 from burnish.bijections import Bijection, Planar, Radial, SinhArcsinh, Subspace
 from burnish.heads import LinearHead
 from burnish.layer_scales import BlockDiagonal, Kronecker
@@ -64,6 +64,7 @@ class Gaussian:
                 f"`scale` must be a Scale, got {type(self.scale).__name__}. "
                 "Pass `Dense.from_covariance(covariance)`, or `Diagonal(std)`."
             )
+        check_tensor("mean", self.mean)
         if self.mean.ndim != 1 or len(self.mean) != self.scale.dim:
             raise ValueError(
                 f"`mean` must be a vector of the scale's {self.scale.dim} dimensions, got shape {tuple(self.mean.shape)}."

@@ -205,12 +205,15 @@ class Target:
         entries = limits.get(theta.device.type, limits["cpu"])
         return max(least, entries // (num_samples * self.model.head.entries))
 
-    def check_theta(self, theta: Tensor) -> None:
-        """Refuses parameters of the wrong type, length, dtype or device."""
-        check_tensor("theta", theta)
+    def check_theta(self, theta: Tensor, name: str = "theta") -> None:
+        """Refuses parameters of the wrong type, length, dtype or device, by the name of what they came with."""
+        check_tensor(name, theta)
         if theta.ndim not in (1, 2) or theta.shape[-1] != self.dim:
-            raise ValueError(f"`theta` must have shape ({self.dim},) or (S, {self.dim}), got {tuple(theta.shape)}.")
-        check_like("theta", theta, self.data.inputs, "`data.inputs`")
+            raise ValueError(
+                f"`{name}` must have shape ({self.dim},) or (S, {self.dim}), got {tuple(theta.shape)}. "
+                "Pass parameters of the target's own model, or a posterior of them."
+            )
+        check_like(name, theta, self.data.inputs, "`data.inputs`")
 
     def expand(self, center: Tensor, hessian: "Tensor | KroneckerCurvature") -> "Expansion":
         """The log-likelihood to second order around `center`; `hessian` must be the sum of its points' own terms."""

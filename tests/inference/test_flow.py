@@ -308,7 +308,7 @@ def test_wrong_bases_are_refused():
     target = classification()
     with pytest.raises(TypeError, match="`base` must be a Gaussian, got LaplaceFit"):
         fit_flow(target, fit_laplace(target), generator=make_generator(0))
-    with pytest.raises(ValueError, match="`theta` must have shape"):
+    with pytest.raises(ValueError, match="`base` must have shape"):
         fit_flow(target, Gaussian.standard(torch.zeros(3, dtype=torch.float64)), generator=make_generator(0))
     with pytest.raises(TypeError, match=r"`generator` must be a torch\.Generator, got int"):
         fit_flow(target, fit_laplace(target).posterior, generator=0)

@@ -24,6 +24,7 @@ from burnish.flat_network import flatten_network
 from burnish.inference.curvature import diagonal_hessian, full_hessian
 from burnish.inference.flow import fit_flow
 from burnish.inference.laplace import STRUCTURES, choose_structure, fit_laplace
+from burnish.inference.mode import Mode
 from burnish.inference.network_curvature import kronecker_scale
 from burnish.inference.prior import tune_prior
 from burnish.layer_scales import BlockDiagonal, Kronecker
@@ -286,6 +287,22 @@ def test_exact_curvature_is_the_inverse_hessian_at_a_mode():
     torch.testing.assert_close(fit.posterior.scale.covariance() @ expected, eye(target), rtol=0, atol=1e-8)
     other = fit_laplace(target, start)
     assert not torch.allclose(fit.posterior.scale.covariance(), other.posterior.scale.covariance(), rtol=0.01)
+
+
+@pytest.mark.parametrize(
+    ("ending", "message"),
+    [
+        ({"converged": True}, r"or a start that leads to one\."),
+        ({"converged": False}, r"or more `max_iterations`, as the search for one has not ended\."),
+        ({"converged": False, "stalled": True}, r"or a smooth activation, or another start: the search for one stalled"),
+    ],
+)
+def test_the_way_to_a_mode_is_by_how_the_search_for_one_ended(monkeypatch, ending, message):
+    target, start = make_named("tanh", num_points=30, precision=1e-3)
+    mode = Mode(start, gradient_norm=1.0, decrement=1.0, iterations=1, **ending)
+    monkeypatch.setattr("burnish.inference.laplace.find_mode", lambda *_, **__: mode)
+    with pytest.raises(FitError, match=message):
+        fit_laplace(target, start, curvature="exact")
 
 
 def test_an_indefinite_exact_curvature_is_refused_with_its_smallest_eigenvalue():

@@ -6,10 +6,14 @@ import torch
 from problems import binary, classification, features, regression, regression_truth
 from sklearn.linear_model import LogisticRegression
 from test_network_curvature import IRREGULAR, LIKELIHOODS, Normalised, Recurrent, linear_pair, make, make_named
+from torch import nn
 
+from burnish.batches import Batch
 from burnish.errors import FitError
+from burnish.flat_network import flatten_network
 from burnish.inference import mode
 from burnish.inference.mode import find_mode
+from burnish.likelihoods import GaussianNoise
 from burnish.noise import make_generator
 from burnish.target import Target
 
@@ -118,7 +122,7 @@ def test_features_whose_squares_overflow_are_a_fit_error():
 
 
 def test_wrong_starts_are_refused():
-    with pytest.raises(ValueError, match="`theta` must have shape"):
+    with pytest.raises(ValueError, match="`start` must have shape"):
         find_mode(classification(), torch.zeros(3, dtype=torch.float64))
     with pytest.raises(ValueError, match="`tolerance` must be positive"):
         find_mode(classification(), tolerance=0.0)
@@ -218,6 +222,30 @@ def test_other_networks_climb(name):
     assert float(target.log_prob(found.theta)) > float(target.log_prob(start)) + 1.0
     moved = found.theta + 0.05 * torch.randn(20, target.dim, generator=make_generator(0), dtype=torch.float64)
     assert float(target.log_prob(moved).max()) < float(target.log_prob(found.theta)) + 0.05
+
+
+class Fold(nn.Module):
+    """The density is highest where the weight is zero, and its slope there is not."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([0.7], dtype=torch.float64))
+
+    def forward(self, x):
+        return -self.weight.abs() * x
+
+
+def test_a_search_that_ends_at_a_kink_says_so():
+    inputs = torch.ones(5, 1, dtype=torch.float64)
+    model, start = flatten_network(Fold().eval(), example=inputs, likelihood=GaussianNoise(1.0))
+    target = Target(model, Batch(inputs, inputs), 1.0)
+    found = find_mode(target, start)
+    assert abs(float(found.theta)) < 1e-3
+    assert found.stalled
+    assert not found.converged
+    short = find_mode(target, start, max_iterations=1)
+    assert not short.converged
+    assert not short.stalled
 
 
 def test_a_linear_network_has_the_mode_of_a_linear_head():

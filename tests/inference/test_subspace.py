@@ -330,6 +330,12 @@ def test_a_base_that_is_no_gaussian_is_refused(choice):
         CHOICES[choice](torch.zeros(DIM), 2, make_generator(0))
 
 
+def test_a_base_of_another_target_is_refused():
+    base = Gaussian.standard(torch.zeros(DIM, dtype=torch.float64))
+    with pytest.raises(ValueError, match=r"`base` must have shape .*, got \(12,\)\. Pass parameters of the target's own"):
+        misfit_directions(classification(), base, 2, generator=make_generator(0))
+
+
 @pytest.mark.parametrize("choice", ["leading", "misfit"])
 def test_the_generator_is_checked(choice):
     with pytest.raises(TypeError, match=r"`generator` must be a torch.Generator, got int"):

@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from problems import binary, classification, regression, regression_truth
+from problems import binary, classification, features, regression, regression_truth
 from torch import nn
 
 from burnish.batches import Batch
@@ -19,6 +19,7 @@ from burnish.noise import make_generator
 from burnish.posteriors import Gaussian
 from burnish.scales import Dense, Diagonal, LowRank
 from burnish.target import Target
+from networks import randomised
 
 STEADY = {"stop_early": False, "num_samples": 256, "max_steps": 300}  # no noise in when it ends, and little in where
 
@@ -239,6 +240,17 @@ def test_all_layers_of_a_network(structure, start):
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
 
 
+def test_a_full_gaussian_of_hundreds_of_weights_climbs():
+    inputs = features(300, 8)
+    net = randomised(nn.Sequential(nn.Linear(8, 20), nn.Tanh(), nn.Linear(20, 5)).double().eval())
+    model, theta = flatten_network(net, example=inputs[:2])
+    target = Target(model, Batch(inputs, (inputs @ features(8, 5, seed=1)).argmax(1)), 10.0)
+    start = fit_laplace(target, theta, structure="kron").posterior
+    options = {"generator": make_generator(0), "max_steps": 200}
+    full, elementwise = (fit_vb(target, start, structure=structure, **options) for structure in ("full", "start"))
+    assert full.gain > elementwise.gain > 1.0
+
+
 @pytest.mark.parametrize("structure", ["full", "low_rank", "diagonal", "start"])
 def test_the_same_generator_gives_the_same_bits_and_nothing_else_is_moved(structure, untouched_rng):
     target = classification(num_points=20)
@@ -298,7 +310,7 @@ def test_batches_reach_what_all_data_reach():
         ({"batch_size": 0}, "`batch_size` must be at least 1"),
         ({"learning_rate": -1.0}, "`learning_rate` must be positive"),
         ({"max_steps": 0}, "`max_steps` must be at least 1"),
-        ({"start": Gaussian.standard(torch.zeros(9, dtype=torch.float64))}, r"`theta` must have shape \(10,\)"),
+        ({"start": Gaussian.standard(torch.zeros(9, dtype=torch.float64))}, r"`start` must have shape \(10,\)"),
     ],
 )
 def test_wrong_options_are_refused(options, message):
@@ -311,7 +323,7 @@ def test_wrong_options_are_refused(options, message):
     ("options", "message"),
     [
         ({"start": torch.zeros(10).double()}, "`start` must be a Gaussian, got Tensor. Pass `fit_laplace"),
-        ({"start": Gaussian.standard(torch.zeros(10))}, "`theta` must be torch.float64 on cpu like `data.inputs`"),
+        ({"start": Gaussian.standard(torch.zeros(10))}, "`start` must be torch.float64 on cpu like `data.inputs`"),
         ({"rank": 2.0}, "`rank` must be an integer, got float"),
         ({"generator": 0}, "`generator` must be a torch.Generator, got int"),
         ({"generator": 0, "structure": "low_rank"}, "`generator` must be a torch.Generator, got int"),

@@ -184,7 +184,7 @@ def fit_flow(
 def _check_arguments(target: Target, base: Gaussian, generator: torch.Generator, batch_size: int | str | None) -> None:
     if not isinstance(base, Gaussian):
         raise TypeError(f"`base` must be a Gaussian, got {type(base).__name__}. Pass the fit's `.posterior`.")
-    target.check_theta(base.mean)
+    target.check_theta(base.mean, "base")
     check_generator(generator, base.mean.device)
     if isinstance(batch_size, str):
         if batch_size != "auto":

@@ -150,8 +150,16 @@ def _full_scale(target: Target, mode: Mode, *, exact: bool) -> Dense:
         matrix = full_hessian(target, theta, dtype=torch.float64 if needs_double(target, theta) else None)
     matrix.diagonal().add_(torch.as_tensor(target.prior_precision, dtype=torch.float64, device=theta.device))
     if exact:
-        check_definite(matrix, at_mode=mode.converged)
+        check_definite(matrix, _way_to_a_mode(mode))
     return Dense.from_precision(matrix, theta.dtype)
+
+
+def _way_to_a_mode(mode: Mode) -> str:
+    if mode.converged:
+        return "a start that leads to one"
+    if mode.stalled:
+        return "a smooth activation, or another start: the search for one stalled, as at a kink of a ReLU"
+    return "more `max_iterations`, as the search for one has not ended"
 
 
 def _scale(target: Target, theta: Tensor, structure: str, rank: int) -> Scale:

@@ -47,6 +47,8 @@ class Mode:
     """Newton decrement: the distance to the mode in posterior standard deviations, to first order."""
     iterations: int
     converged: bool
+    stalled: bool = False
+    """Whether it ended before that and before its iterations did, as no step gained any more."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,13 +132,14 @@ def find_mode(
         if not moved:  # no uphill step to be told apart from rounding
             converged = converged or decrement < 1.0
             break
-    return Mode(theta, float(grad.double().norm()), decrement, iteration, converged)
+    stalled = not converged and iteration < max_iterations
+    return Mode(theta, float(grad.double().norm()), decrement, iteration, converged, stalled)
 
 
 def check_start(target: Target, start: Tensor) -> None:
     """Refuses parameters that the target cannot be taken at."""
     check_tensor("start", start)
-    target.check_theta(start)
+    target.check_theta(start, "start")
     if start.ndim != 1:
         raise ValueError(f"`start` must be one vector of shape ({target.dim},), got {tuple(start.shape)}.")
     check_finite("start", start, "Check the network's weights, or leave `start` out.")
@@ -172,11 +175,12 @@ def _climb(target: Target, theta: Tensor, tolerance: float, max_iterations: int)
         assert z.grad is not None
         decrement = float(z.grad.double().norm())
         converged = decrement < tolerance
-        stalled = before - after < _LEVEL and decrement > 0.5 * previous
-        if stalled and not converged:  # at a kink, or at the rounding error of the gradient: close enough, if it is small
+        level = before - after < _LEVEL and decrement > 0.5 * previous
+        if level and not converged:  # at a kink, or at the rounding error of the gradient: close enough, if it is small
             converged = decrement < _STALLED_DECREMENT
             break
-    return Mode(theta, float(target.log_prob_and_grad(theta)[1].double().norm()), decrement, iteration, converged)
+    norm = float(target.log_prob_and_grad(theta)[1].double().norm())
+    return Mode(theta, norm, decrement, iteration, converged, stalled=not converged and iteration < max_iterations)
 
 
 def _whitening(target: Target, theta: Tensor) -> Scale:

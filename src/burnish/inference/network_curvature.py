@@ -109,7 +109,8 @@ def _jvp(function: Callable[[Tensor], Tensor], point: Tensor, tangent: Tensor) -
         except NotImplementedError as error:
             raise ValueError(
                 "`structure` 'low_rank' and `curvature` 'exact' need layers with forward derivatives, got one without "
-                f"({str(error).splitlines()[0]}). Use structure='diagonal', or 'kron'."
+                f"({str(error).splitlines()[0]}). Use structure='diagonal', or 'kron' if it holds linear and "
+                "convolutional layers only."
             ) from error
     return found.detach()
 
@@ -204,11 +205,10 @@ def kronecker_scale(target: Target, theta: Tensor, precision: float) -> BlockDia
     return BlockDiagonal(tuple(blocks), None if contiguous else order)
 
 
-def check_definite(precision: Tensor, *, at_mode: bool) -> None:
+def check_definite(precision: Tensor, remedy: str) -> None:
     """Refuses a Hessian plus prior precision with a negative eigenvalue, and says which."""
     smallest = float(torch.linalg.eigvalsh(precision)[0])
     if not smallest > 0.0:
-        remedy = "a start that leads to one" if at_mode else "more `max_iterations`, as the search for one has not ended"
         raise FitError(
             f"the exact Hessian plus the prior's precision is not positive definite, its smallest eigenvalue is "
             f"{smallest:.3g}: this is not a mode. Use curvature='gauss-newton', or {remedy}."

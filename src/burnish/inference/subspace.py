@@ -12,6 +12,7 @@ from burnish.errors import FitError
 from burnish.inference.coordinates import Density
 from burnish.noise import check_generator, standard_normal
 from burnish.posteriors import Gaussian
+from burnish.target import Target
 
 __all__ = ["leading_directions", "misfit_directions", "subnetwork_directions", "trajectory_directions"]
 
@@ -81,6 +82,8 @@ def misfit_directions(target: Density, base: Gaussian, num_directions: int, *, g
     their directions there.
     """
     _check(base, num_directions, generator)
+    if isinstance(target, Target):
+        target.check_theta(base.mean, "base")
     noise = standard_normal(_DRAWS_PER_DIRECTION * num_directions, base.mean, generator=generator)
     rows = []
     for part in torch.split(noise, 64):

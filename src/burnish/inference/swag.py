@@ -20,6 +20,8 @@ from burnish.target import Target
 
 __all__ = ["MultiSwagFit", "SwagFit", "fit_multiswag", "fit_swag", "swag_gaussian"]
 
+_FLOAT64_COPIES = 5  # of the deviations of one row, at most at a time
+
 
 @dataclass(frozen=True, eq=False)
 class SwagFit:
@@ -198,15 +200,14 @@ class _Run:
                 f"with one every {every} steps. Pass {self.burn_in + 2 * every} or more."
             )
         rank = min(self.rank, count)
-        # snapshots of all rows, and of one row at a time its deviations and singular vectors in float64
-        size = rank * (theta.numel() * theta.element_size() + theta.shape[1] * 16)
+        # snapshots and deviations of all rows, and of one row at a time copies in float64, which a decomposition doubles
+        size = rank * (2 * theta.numel() * theta.element_size() + theta.shape[1] * _FLOAT64_COPIES * 8)
         check_memory(f"{rank} snapshots of {theta.shape[1]} parameters", size, theta.device, "use a smaller `rank`.")
         moments, trace = self._descend(target, theta, every, rank, generator)
-        recent = torch.stack(tuple(moments.recent), dim=1)
         members = []
         for row in range(len(theta)):
             mean, variance = moments.mean[row], moments.squares[row] / (count - 1)
-            deviations = recent[row].double() - mean
+            deviations = torch.stack([snapshot[row] for snapshot in moments.recent]).double().sub_(mean)
             posterior = _gaussian(mean, variance, deviations, self.min_std, theta.dtype)
             members.append((posterior, count, deviations.T.to(theta.dtype), trace[:, row]))
         seconds = time.perf_counter() - began
@@ -265,4 +266,4 @@ def _gaussian(mean: Tensor, variance: Tensor, deviations: Tensor, min_std: float
             f"{int(still.nonzero()[0])}; leave frozen ones out of theta, use a larger learning rate, or pass `min_std`."
         )
     factor = math.sqrt(2.0 * (len(deviations) - 1))
-    return Gaussian(mean.to(dtype), LowRank.from_covariance(std, (deviations.T / factor).to(dtype)))
+    return Gaussian(mean.to(dtype), LowRank.from_covariance(std, deviations.T.to(dtype) / factor))

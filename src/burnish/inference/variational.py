@@ -70,7 +70,8 @@ def fit_vb(
             "diagonal" (mean field), or "start": the start's own directions, for instance those of a Kronecker-factored
             Laplace posterior, with widths and a mean of their own, at the cost of mean field.
         rank: of "low_rank".
-        num_samples: of the posterior at each step.
+        num_samples: of the posterior at each step; when not given 32 for "full", whose many parameters a few samples leave
+            to chance, and otherwise as in `fit_flow`.
         batch_size: points at each step; None for all, "auto" for as few as do no harm.
         learning_rate: of Adam.
         max_steps: an upper bound when stopping early, otherwise the number of steps.
@@ -83,8 +84,10 @@ def fit_vb(
         raise TypeError(
             f"`start` must be a Gaussian, got {type(start).__name__}. Pass `fit_laplace(target).posterior`, say."
         )
-    target.check_theta(start.mean)
+    target.check_theta(start.mean, "start")
     check_generator(generator, start.mean.device)
+    if num_samples is None and structure == "full":
+        num_samples = 32
     base = _begin(start, structure)
     layers = _layers(base, start, structure, rank, generator)
     fit = fit_flow(
@@ -95,7 +98,8 @@ def fit_vb(
         num_samples=num_samples,
         batch_size=batch_size,
         learning_rate=learning_rate,
-        epsilon=1.0 if structure == "low_rank" else None,  # a stretch grows with its own size: larger steps run away
+        # what a stretch or a triangle adds to a row grows with many parameters at once: larger steps run away
+        epsilon=1.0 if structure in ("low_rank", "full") else None,
         max_steps=max_steps,
         stop_early=stop_early,
     )
