@@ -97,4 +97,5 @@ def pool_runs(runs: list[dict[str, Any]], targets: Tensor) -> tuple[Tensor, dict
         "accuracy": metrics.accuracy(mean, targets),
         "ece": metrics.ece(mean, targets),
         "between": between,
+        "num_followed": runs[0]["followed"].shape[-1],
     } | agreement(torch.cat([run["followed"][:, :length] for run in runs]))

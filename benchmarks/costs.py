@@ -206,7 +206,7 @@ def fit_whole(network: nn.Module, data: Batch, options: argparse.Namespace) -> t
     model, theta = flatten_network(network, example=example)
     target = Target(model, data, PRECISION)
     swag = fit_swag(target, theta, generator=make_generator(options.seed, device), **swag_options)
-    starts = ensemble.posterior.samples
+    starts = ensemble.parameters
     multiswag = fit_multiswag(target, starts, generator=make_generator(options.seed, device), **swag_options)
     others, measured = (options.num_members - 1) * NUM_EPOCHS * epoch, sum(ensemble.member_seconds[1:])
     swags, multiswags = swag.seconds, multiswag.seconds

@@ -257,6 +257,17 @@ def nuts() -> str:
     return markdown(header, rows) + note + _origin(record)
 
 
+# NLLs of the paper's table of all layers
+_PRINTED = {
+    "Laplace": "0.3597",
+    "1 radial": "0.3564",
+    "5 radial": "0.3483",
+    "10 radial": "0.3459",
+    "30 radial": "0.3432",
+    "HMC": "0.2908",
+}
+
+
 def all_layers() -> str:
     """NLL of every posterior of all layers, and which share of the gap from the paper's protocol to HMC it closes."""
     record = load("all-layers")
@@ -272,7 +283,8 @@ def all_layers() -> str:
             [
                 name,
                 spread,
-                _mean(part, "nll", ".4f"),
+                _many_draws(name, part),
+                _PRINTED.get(name.split(": ")[-1], ""),
                 f"{100 * statistics.mean(row['accuracy'] for row in part):.1f} %",
                 f"{100 * statistics.mean(row['ece'] for row in part):.1f} %",
                 _mean(part, "distance", ".3f"),
@@ -286,6 +298,7 @@ def all_layers() -> str:
         "posterior",
         f"NLL, {few} draws",
         f"NLL, {many}",
+        "printed NLL",
         "accuracy",
         "ECE",
         "distance to HMC",
@@ -296,23 +309,33 @@ def all_layers() -> str:
     return markdown(header, rows) + _judge_of_all_layers(record) + _origin(record)
 
 
+def _many_draws(name: str, part: list[dict[str, Any]]) -> str:
+    """With as many draws as the column says, where there are that many."""
+    if name.endswith("then HMC"):
+        return ""
+    return _mean(part, "nll", ".4f") + (" (all)" if name == "HMC" else "")
+
+
 def _judge_of_all_layers(record: dict[str, Any]) -> str:
     """How far HMC can be relied on."""
     part, judge = dict(_by_name(record))["HMC"], record["results"]["judge"]
+    chosen = ", ".join(f"{row['base_precision']:,.0f}" for row in dict(_by_name(record))["paper: Laplace"])
 
     def each(key: str, form: str) -> str:
         return ", ".join(f"{row[key]:{form}}" for row in part)
 
     return (
+        f"\n\nPrior precisions chosen for the paper's base, by network: {chosen}."
         f"\n\nThe posterior is the same for all networks, so the judge is all runs of HMC together, NLL {judge['nll']:.4f}: "
         f"{each('draws', 'd')} draws of {record['config']['num_chains']} chains each. Runs that began at different networks "
         f"have NLLs of {each('nll', '.4f')}, and their predictions differ by {min(judge['between']):.4f} to "
-        f"{max(judge['between']):.4f} (total variation, mean over test points). Over all chains, R-hat of the mean log "
-        f"probability of test points is {judge['nll_rhat']:.3f} (effective sample size {judge['nll_ess']:.0f}), of the "
-        f"probability of one of them {judge['predictive_rhat_median']:.3f} in the median and at most "
-        f"{judge['predictive_rhat']:.2f} (effective sample sizes {judge['predictive_ess_median']:.0f} and at least "
-        f"{judge['predictive_ess']:.0f}). R-hat of weights, by run: at most {each('rhat', '.2f')}, on average "
-        f"{each('mean_rhat', '.3f')}. Products in TF32 move the log density by {each('energy_error', '.2f')} nats, as the "
+        f"{max(judge['between']):.4f} (total variation, mean over test points). Over all chains, and of the first "
+        f"{judge['num_followed']} test points, R-hat of the mean log probability is {judge['nll_rhat']:.3f} (effective "
+        f"sample size {judge['nll_ess']:.0f}), of the probability of one of them {judge['predictive_rhat_median']:.3f} in "
+        f"the median and at most {judge['predictive_rhat']:.2f} (effective sample sizes "
+        f"{judge['predictive_ess_median']:.0f} and at least {judge['predictive_ess']:.0f}). "
+        f"R-hat of weights, by run: at most {each('rhat', '.2f')}, on average {each('mean_rhat', '.3f')}. "
+        f"Products in TF32 move the log density by {each('energy_error', '.2f')} nats, as the "
         "standard deviation between chains."
     )
 
@@ -380,7 +403,9 @@ def _scores(results: list[dict[str, Any]]) -> list[str]:
 
 
 def _origin(record: dict[str, Any]) -> str:
-    return f"\n\n<sub>{record['device']}, torch {record['versions']['torch']}, commit {record['commit']}.</sub>"
+    parts = record["results"].get("commits") if isinstance(record["results"], dict) else None
+    commits = ", ".join(parts or [record["commit"]])
+    return f"\n\n<sub>{record['device']}, torch {record['versions']['torch']}, commit {commits}.</sub>"
 
 
 TABLES: dict[str, Callable[[], str]] = {
