@@ -4,7 +4,7 @@ A 784-50-10 ReLU network (39,760 parameters) under a prior of precision 30, as i
 points (for temperature scaling, and the prior of the paper's base) and test points are the paper's, 2,000 and 8,000 of
 the test set. Every part of every seed runs in a process of its own and leaves what it found under `--parts-in`; the last
 call, which finds all of them, writes the record. HMC keeps its state in a checkpoint there: with its part deleted and
-more `--hmc-seconds`, it goes on.
+more `--hmc-seconds`, it goes on. Parts may come from several machines: the record has the origins of all.
 
     python benchmarks/all_layers.py --data DIR --device cuda
 """
@@ -44,7 +44,7 @@ from burnish import (
 from burnish.inference.curvature import diagonal_hessian
 from burnish.scales import Diagonal
 from fashion_mnist import CACHE, read_set, trained_mlp
-from records import RESULTS, commit, measured, print_table, write_record
+from records import RESULTS, measured, origin, print_table, write_record
 
 NUM_DIRECTIONS = 20
 PAPER_LAYERS = (1, 5, 10, 30)
@@ -82,7 +82,7 @@ def main() -> None:
         return
     results = gather(options)
     print_table([{key: row[key] for key in SHOWN} for row in results["rows"]])
-    left_out = ("out", "data", "parts", "parts_in", "workers")
+    left_out = ("out", "data", "device", "parts", "parts_in", "workers")
     config = {key: value for key, value in vars(options).items() if key not in left_out}
     config |= {"precision": PRECISION, "few": FEW, "many": MANY}
     config["num_parameters"] = sum(parameter.numel() for parameter in network.parameters())
@@ -122,7 +122,7 @@ def run(options: argparse.Namespace, part: str, seed: int) -> float:
             rows = [hmc_row(problem, options)]
         else:
             rows = {"flows": flow_rows, "gaussians": gaussian_rows}[kind](problem, options)
-    torch.save({"rows": rows, "options": shared(options), "commit": commit()}, place(options, part, seed))
+    torch.save({"rows": rows, "options": shared(options), "origin": origin(problem.device)}, place(options, part, seed))
     return time.perf_counter() - began
 
 
@@ -289,7 +289,9 @@ def gather(options: argparse.Namespace) -> dict[str, Any]:
     """The judge, and all rows with their predictive distance to it and the share of the gap to it that each closes."""
     found = {seed: [read_part(options, part, seed) for part in PARTS] for seed in options.seeds}
     parts = {seed: [row for part in own for row in part["rows"]] for seed, own in found.items()}
-    commits = sorted({part["commit"] for own in found.values() for part in own})
+    origins: list[dict[str, Any]] = []
+    for part in (part for own in found.values() for part in own):
+        origins += [] if part["origin"] in origins else [part["origin"]]
     runs = [row for own in parts.values() for row in own if row["posterior"] == "HMC"]
     probs, judge = pool_runs(runs, Problem(options, options.seeds[0], torch.device("cpu")).test.targets)
     rows: list[dict[str, Any]] = []
@@ -302,7 +304,7 @@ def gather(options: argparse.Namespace) -> dict[str, Any]:
             numbers = {key: value for key, value in row.items() if not isinstance(value, Tensor)}
             rows.append(numbers | {"distance": distance, "closed": closed})
     rows.sort(key=lambda row: (row["seed"], -row["few_nll"]))
-    return {"rows": rows, "judge": judge, "commits": commits}
+    return {"rows": rows, "judge": judge, "origins": origins}
 
 
 if __name__ == "__main__":

@@ -20,13 +20,7 @@ RESULTS = Path(__file__).resolve().parent.parent / "results"
 
 def write_record(path: Path, config: Mapping[str, Any], results: Any, device: torch.device) -> None:
     """Writes one JSON record: configuration, commit, versions, device and results."""
-    record = {
-        "config": dict(config),
-        "commit": commit(),
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
-        "device": _describe(device),
-        "results": results,
-    }
+    record = {"config": dict(config), **origin(device), "results": results}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(_finite(record), indent=1, allow_nan=False) + "\n")
     print(f"record: {path}")
@@ -81,6 +75,12 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(entry) for entry in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def origin(device: torch.device) -> dict[str, Any]:
+    """By which code, with what and where something is measured."""
+    versions = {"python": platform.python_version(), "torch": str(torch.__version__)}
+    return {"commit": commit(), "versions": versions, "device": _describe(device)}
 
 
 def commit() -> str:

@@ -403,9 +403,9 @@ def _scores(results: list[dict[str, Any]]) -> list[str]:
 
 
 def _origin(record: dict[str, Any]) -> str:
-    parts = record["results"].get("commits") if isinstance(record["results"], dict) else None
-    commits = ", ".join(parts or [record["commit"]])
-    return f"\n\n<sub>{record['device']}, torch {record['versions']['torch']}, commit {commits}.</sub>"
+    origins = record["results"].get("origins", [record]) if isinstance(record["results"], dict) else [record]
+    lines = [f"{each['device']}, torch {each['versions']['torch']}, commit {each['commit']}" for each in origins]
+    return f"\n\n<sub>{'; '.join(lines)}.</sub>"
 
 
 TABLES: dict[str, Callable[[], str]] = {

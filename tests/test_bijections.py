@@ -351,6 +351,16 @@ def test_a_subspace_of_coordinates_leaves_the_others_alone_to_the_last_bit():
         assert bool((moved[:, [1, 3]] != z[:, [1, 3]]).all())
 
 
+def test_a_subspace_looks_at_its_basis_once(monkeypatch):
+    bijection = Subspace(orthonormal(7, 2), bent(2))
+    monkeypatch.setattr(Subspace, "__post_init__", lambda _: pytest.fail("looked again"))
+    other = bijection.with_parameters({name: value + 1.0 for name, value in bijection.parameters().items()})
+    assert other.basis is bijection.basis
+    for name, value in bijection.parameters().items():
+        assert torch.equal(other.parameters()[name], value + 1.0)
+        assert not torch.equal(bijection.parameters()[name], value + 1.0)
+
+
 @pytest.mark.parametrize("num_directions", [1, 3, 6])
 def test_a_subspace_leaves_its_complement_alone(num_directions):
     basis = orthonormal(7, num_directions)

@@ -260,6 +260,11 @@ def test_mean_does_not_fit_the_scale(mean):
         Gaussian(mean, Diagonal(torch.ones(3)))
 
 
+def test_mean_that_is_no_tensor():
+    with pytest.raises(TypeError, match=r"`mean` must be a torch\.Tensor, got list"):
+        Gaussian([0.0, 0.0], Diagonal(torch.ones(2)))
+
+
 def test_mean_not_finite():
     with pytest.raises(ValueError, match=r"`mean` must be finite, .*A Gaussian needs a finite mean"):
         Gaussian(torch.tensor([0.0, math.nan]), Diagonal(torch.ones(2)))

@@ -1,5 +1,6 @@
 """SWAG: the stationary distribution of SGD where it is known, the algebra of its Gaussian, and what is refused."""
 
+import contextlib
 import math
 
 import pytest
@@ -334,6 +335,15 @@ def test_too_many_snapshots_for_the_memory(monkeypatch):
     monkeypatch.setattr("burnish._checks.available_memory", lambda device: 1000)
     target = regression()
     with pytest.raises(MemoryError, match=r"12 snapshots of 10 parameters needs .*; use a smaller `rank`"):
+        fit_swag(target, zeros(target), generator=make_generator(0), **OPTIONS)
+
+
+@pytest.mark.parametrize(("copies", "fits"), [(4, False), (8, True)])
+def test_the_memory_of_a_decomposition_counts(monkeypatch, copies, fits):
+    """Snapshots and deviations are two copies of 12 vectors; what making a Gaussian of them takes is about four more."""
+    target = regression()
+    monkeypatch.setattr("burnish._checks.available_memory", lambda device: copies * 12 * target.dim * 8)
+    with contextlib.nullcontext() if fits else pytest.raises(MemoryError):
         fit_swag(target, zeros(target), generator=make_generator(0), **OPTIONS)
 
 

@@ -20,7 +20,7 @@ from burnish.target import Target
 
 __all__ = ["MultiSwagFit", "SwagFit", "fit_multiswag", "fit_swag", "swag_gaussian"]
 
-_FLOAT64_COPIES = 5  # of the deviations of one row, at most at a time
+_FLOAT64_COPIES = 5  # of the deviations of one row, those of their decomposition included: as measured, rounded up
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,7 +200,7 @@ class _Run:
                 f"with one every {every} steps. Pass {self.burn_in + 2 * every} or more."
             )
         rank = min(self.rank, count)
-        # snapshots and deviations of all rows, and of one row at a time copies in float64, which a decomposition doubles
+        # snapshots and deviations of all rows, and what one row at a time takes besides
         size = rank * (2 * theta.numel() * theta.element_size() + theta.shape[1] * _FLOAT64_COPIES * 8)
         check_memory(f"{rank} snapshots of {theta.shape[1]} parameters", size, theta.device, "use a smaller `rank`.")
         moments, trace = self._descend(target, theta, every, rank, generator)
