@@ -14,7 +14,7 @@ SOURCE = Path(burnish.__file__).parent
 # lowest first; a module imports from lower entries only, the entries of one tuple in any order that has no cycle
 LAYERS = [
     ("_checks", "errors"),
-    ("noise", "likelihoods", "convergence"),
+    ("noise", "likelihoods", "convergence", "integrals"),
     ("heads",),
     ("scales", "layer_scales"),
     ("bijections",),
@@ -22,6 +22,8 @@ LAYERS = [
     ("batches", "encoding", "storage", "progress"),
     ("posteriors", "features"),
     ("flat_network", "posterior_files"),
+    ("derivatives",),
+    ("output_gaussian",),
     ("target",),
     ("inference",),
     ("predictive", "metrics", "diagnostics", "drift", "evidence"),

@@ -15,7 +15,6 @@ from burnish.inference.flow import fit_flow
 from burnish.inference.hmc import HmcFit, fit_hmc
 from burnish.inference.laplace import choose_structure, fit_laplace
 from burnish.linear_bijections import Rotation, Shift
-from burnish.noise import standard_normal
 from burnish.posteriors import FlowPosterior, Gaussian, SamplePosterior
 from burnish.target import Target
 from burnish.verdict import Verdict, judge
@@ -159,7 +158,4 @@ def draw_samples(
         last = posterior.draws[:, -1]
         enough = SamplePosterior(last if num_samples <= len(last) else posterior.samples)
         return enough.sample(num_samples, generator=generator)
-    even = num_samples + num_samples % 2
-    like = posterior.mean if isinstance(posterior, Gaussian) else posterior.base.mean
-    noise = standard_normal(even, like, generator=generator, antithetic=True)[:num_samples]
-    return posterior.from_noise(noise) if isinstance(posterior, Gaussian) else posterior.from_noise(noise)[0]
+    return posterior.sample(num_samples, noise="antithetic", generator=generator)

@@ -71,8 +71,11 @@ class Likelihood(ABC):
         return total
 
     @abstractmethod
-    def average(self, outputs: Tensor) -> Tensor:
-        """The outputs (N, C) that predict alone what samples of outputs (S, N, C) predict on average."""
+    def average(self, outputs: Tensor, weights: Tensor | None = None) -> Tensor:
+        """The outputs (N, C) that predict alone what samples of outputs (S, N, C) predict on average.
+
+        Samples count alike, or by `weights` (S,) that sum to one.
+        """
 
     def probs(self, outputs: Tensor) -> Tensor:
         """Class probabilities (..., N, K); raises for a likelihood without classes."""
@@ -140,11 +143,18 @@ class Categorical(Likelihood):
         weighted = probs * vectors
         return weighted - probs * weighted.sum(-1, keepdim=True)
 
-    def average(self, outputs: Tensor) -> Tensor:
-        return outputs.log_softmax(-1).logsumexp(0) - math.log(outputs.shape[0])
+    def average(self, outputs: Tensor, weights: Tensor | None = None) -> Tensor:
+        return _log_mean_exp(outputs.log_softmax(-1), weights)
 
     def probs(self, outputs: Tensor) -> Tensor:
         return outputs.softmax(-1)
+
+
+def _log_mean_exp(values: Tensor, weights: Tensor | None) -> Tensor:
+    """The logarithm of the average over the first dimension of what `values` are logarithms of."""
+    if weights is None:
+        return values.logsumexp(0) - math.log(len(values))
+    return (values + weights.log().view(-1, *[1] * (values.ndim - 1))).logsumexp(0)
 
 
 def _complement(probs: Tensor) -> Tensor:
@@ -194,9 +204,9 @@ class Bernoulli(Likelihood):
     def curvature_diagonal(self, outputs: Tensor) -> Tensor:
         return outputs.sigmoid() * (-outputs).sigmoid()
 
-    def average(self, outputs: Tensor) -> Tensor:
+    def average(self, outputs: Tensor, weights: Tensor | None = None) -> Tensor:
         logsigmoid = torch.nn.functional.logsigmoid  # of both signs: one minus a probability would lose its digits
-        return logsigmoid(outputs).logsumexp(0) - logsigmoid(-outputs).logsumexp(0)
+        return _log_mean_exp(logsigmoid(outputs), weights) - _log_mean_exp(logsigmoid(-outputs), weights)
 
     def probs(self, outputs: Tensor) -> Tensor:
         return torch.cat([(-outputs).sigmoid(), outputs.sigmoid()], dim=-1)
@@ -237,5 +247,5 @@ class GaussianNoise(Likelihood):
     def curvature_diagonal(self, outputs: Tensor) -> Tensor:
         return torch.full_like(outputs, self.std**-2)
 
-    def average(self, outputs: Tensor) -> Tensor:
-        return outputs.mean(0)
+    def average(self, outputs: Tensor, weights: Tensor | None = None) -> Tensor:
+        return outputs.mean(0) if weights is None else torch.tensordot(weights, outputs, 1)

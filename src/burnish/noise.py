@@ -2,10 +2,13 @@
 
 import torch
 from torch import Tensor
+from torch.quasirandom import SobolEngine
 
-from burnish._checks import check_at_least
+from burnish._checks import check_at_least, check_choice
 
 __all__ = ["make_generator"]
+
+NOISES = ("iid", "antithetic", "sobol")
 
 
 def make_generator(seed: int, device: torch.device | str = "cpu") -> torch.Generator:
@@ -20,7 +23,7 @@ def make_generator(seed: int, device: torch.device | str = "cpu") -> torch.Gener
     return torch.Generator(device).manual_seed(int(seed))
 
 
-def check_generator(generator: torch.Generator, device: torch.device) -> None:
+def check_generator(generator: object, device: torch.device) -> None:
     """Refuses a generator that cannot draw on `device`."""
     if not isinstance(generator, torch.Generator):
         raise TypeError(
@@ -36,15 +39,31 @@ def check_generator(generator: torch.Generator, device: torch.device) -> None:
         )
 
 
-def standard_normal(num_samples: int, like: Tensor, *, generator: torch.Generator, antithetic: bool = False) -> Tensor:
+def standard_normal(num_samples: int, like: Tensor, *, generator: torch.Generator, kind: str = "iid") -> Tensor:
     """Noise of shape (num_samples, d) with the dimension, dtype and device of the vector `like`.
 
-    With `antithetic`, the second half of the rows is the negative of the first: odd moments cancel exactly.
+    Each row is standard normal. "antithetic": the second half of the rows is the negative of the first, so that odd moments
+    cancel exactly; of an odd number, one row has no partner. "sobol": the points of a scrambled Sobol sequence, which fill
+    the space more evenly than independent ones.
     """
     check_at_least("num_samples", num_samples, 1)
+    check_choice("noise", kind, NOISES)
     check_generator(generator, like.device)
-    if antithetic and num_samples % 2:
-        raise ValueError(f"`num_samples` must be even for antithetic pairs, got {num_samples}. Pass an even number.")
-    rows = num_samples // 2 if antithetic else num_samples
+    if kind == "sobol":
+        return _sobol(num_samples, like, generator)
+    rows = (num_samples + 1) // 2 if kind == "antithetic" else num_samples
     noise = torch.randn(rows, like.shape[-1], generator=generator, device=like.device, dtype=like.dtype)
-    return torch.cat([noise, -noise]) if antithetic else noise
+    return torch.cat([noise, -noise])[:num_samples] if kind == "antithetic" else noise
+
+
+def _sobol(num_samples: int, like: Tensor, generator: torch.Generator) -> Tensor:
+    dim = like.shape[-1]
+    if dim > SobolEngine.MAXDIM:
+        raise ValueError(
+            f"`noise` 'sobol' is known for at most {SobolEngine.MAXDIM} dimensions, got {dim}. Use 'antithetic'."
+        )
+    seed = int(torch.randint(2**31, (1,), generator=generator, device=generator.device))
+    points = SobolEngine(dim, scramble=True, seed=seed).draw(num_samples, dtype=torch.float64)  # type: ignore[no-untyped-call]
+    inside = points.clamp(2.0**-31, 1.0 - 2.0**-31)  # half of the sequence's own resolution: no infinite values
+    noise: Tensor = torch.special.ndtri(inside)
+    return noise.to(like)

@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from burnish._checks import check_at_least, check_finite, check_like, check_tensor
+from burnish._checks import check_at_least, check_finite, check_like, check_positive, check_tensor
 from burnish.bijections import Bijection, Planar, Radial, SinhArcsinh, Subspace
 from burnish.heads import LinearHead
 from burnish.layer_scales import BlockDiagonal, Kronecker
@@ -20,7 +20,15 @@ from burnish.linear_bijections import Affine, DiagonalScale, LowRankStretch, Rot
 from burnish.noise import check_generator, standard_normal
 from burnish.scales import Dense, Diagonal, LowRank, Scale
 
-__all__ = ["DensityPosterior", "FlowPosterior", "Gaussian", "MixturePosterior", "Posterior", "SamplePosterior"]
+__all__ = [
+    "DensityPosterior",
+    "FlowPosterior",
+    "Gaussian",
+    "MixturePosterior",
+    "Posterior",
+    "SamplePosterior",
+    "WeightedSamples",
+]
 
 
 class Posterior(Protocol):
@@ -82,9 +90,9 @@ class Gaussian:
         """Number of dimensions d."""
         return len(self.mean)
 
-    def sample(self, num_samples: int, *, generator: torch.Generator) -> Tensor:
-        """Draws (S, d), exact."""
-        return self.from_noise(standard_normal(num_samples, self.mean, generator=generator))
+    def sample(self, num_samples: int, *, generator: torch.Generator, noise: str = "iid") -> Tensor:
+        """Draws (S, d), exact; made of `noise` "iid", "antithetic" or "sobol"."""
+        return self.from_noise(standard_normal(num_samples, self.mean, generator=generator, kind=noise))
 
     def from_noise(self, noise: Tensor) -> Tensor:
         """Standard normal rows (S, d) turned into draws."""
@@ -128,9 +136,9 @@ class FlowPosterior:
         """Number of dimensions d."""
         return self.base.dim
 
-    def sample(self, num_samples: int, *, generator: torch.Generator) -> Tensor:
-        """Draws (S, d), exact and independent."""
-        return self.from_noise(standard_normal(num_samples, self.base.mean, generator=generator))[0]
+    def sample(self, num_samples: int, *, generator: torch.Generator, noise: str = "iid") -> Tensor:
+        """Draws (S, d), exact; made of `noise` "iid", which makes them independent, "antithetic" or "sobol"."""
+        return self.from_noise(standard_normal(num_samples, self.base.mean, generator=generator, kind=noise))[0]
 
     def from_noise(self, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Standard normal rows (S, d) turned into draws, with the log-determinant of the bijections (S,)."""
@@ -262,9 +270,50 @@ class SamplePosterior:
         return self.samples[index]
 
 
+@dataclass(frozen=True, eq=False)
+class WeightedSamples:
+    """A few draws (S, d) that stand for a posterior together, with weights (S,), as `select_samples` chooses them.
+
+    `predict` averages over all of them by their weights.
+    """
+
+    samples: Tensor
+    weights: Tensor
+    """(S,): positive, and summing to one."""
+
+    def __post_init__(self) -> None:
+        if self.samples.ndim != 2 or len(self.samples) == 0:
+            raise ValueError(f"`samples` must have shape (S, d) with S >= 1, got {tuple(self.samples.shape)}.")
+        check_finite("samples", self.samples, "Discard diverged draws first.")
+        check_weights(self.weights, self.samples)
+
+    @property
+    def dim(self) -> int:
+        """Number of dimensions d."""
+        return self.samples.shape[1]
+
+    def sample(self, num_samples: int, *, generator: torch.Generator) -> Tensor:
+        """Rows drawn with replacement, each as often as its weight says."""
+        check_at_least("num_samples", num_samples, 1)
+        check_generator(generator, self.samples.device)
+        return self.samples[torch.multinomial(self.weights, num_samples, replacement=True, generator=generator)]
+
+
+def check_weights(weights: Tensor, samples: Tensor) -> None:
+    """Refuses weights that are not one positive number for each sample, with sum one."""
+    remedy = "Pass those of `select_samples`, or `weights / weights.sum()`."
+    if tuple(weights.shape) != (len(samples),):
+        raise ValueError(f"`weights` must have shape ({len(samples)},), one for each sample, got {tuple(weights.shape)}.")
+    check_like("weights", weights, samples, "the samples")
+    check_positive("weights", weights, remedy)
+    total = float(weights.sum(dtype=torch.float64))
+    if abs(total - 1.0) > 1e-5:
+        raise ValueError(f"`weights` must sum to one, got {total:g}. {remedy}")
+
+
 # every class that a posterior is made of: what a file may hold
 KINDS: tuple[type, ...] = (
-    *(Gaussian, FlowPosterior, MixturePosterior, SamplePosterior),
+    *(Gaussian, FlowPosterior, MixturePosterior, SamplePosterior, WeightedSamples),
     *(Dense, Diagonal, Kronecker, LowRank, BlockDiagonal, LinearHead),
     *(Affine, DiagonalScale, LowRankStretch, Planar, Radial, Rotation, Shift, SinhArcsinh, Subspace, Triangular),
 )

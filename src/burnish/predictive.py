@@ -1,17 +1,30 @@
-"""From a posterior to predictions: the model averaged over parameters."""
+"""From a posterior to predictions: the model averaged over parameters, by Monte Carlo, at a tangent, or in closed form.
 
+What each method approximates, and where it fails, is in docs/predictives.md.
+"""
+
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from burnish._checks import check_at_least, check_finite, check_like, check_tensor
-from burnish.heads import Model
-from burnish.likelihoods import GaussianNoise
-from burnish.posteriors import Posterior
+from burnish import integrals
+from burnish._checks import check_at_least, check_choice, check_finite, check_like, check_tensor
+from burnish.derivatives import jvp
+from burnish.flat_network import FlatNetwork
+from burnish.heads import LinearHead, Model
+from burnish.likelihoods import Bernoulli, GaussianNoise, Likelihood
+from burnish.noise import NOISES, check_generator
+from burnish.output_gaussian import OutputGaussian, output_gaussians
+from burnish.posteriors import FlowPosterior, Gaussian, Posterior, WeightedSamples
 
 __all__ = ["Prediction", "predict"]
 
+METHODS = ("mc", "mc-outputs", "linearised", "probit", "bridge", "gauss-hermite", "trapezoid")
+SAMPLED = ("mc", "mc-outputs", "linearised")
 _CHUNK_ENTRIES = 2**24  # entries of one (S, n, C) block of outputs
 
 
@@ -21,10 +34,10 @@ class Prediction:
 
     mean: Tensor
     """(N, K): the average over the posterior."""
-    epistemic_variance: Tensor
-    """(N, K): variance over the posterior, which more data would reduce."""
+    epistemic_variance: Tensor | None = None
+    """(N, K): variance over the posterior, which more data would reduce; None where a method does not know it."""
     expected_entropy: Tensor | None = None
-    """(N,): entropy of one sample's probabilities, averaged; classification only."""
+    """(N,): entropy of one sample's probabilities, averaged; None for regression, and where a method does not know it."""
     noise_variance: float | None = None
     """Variance of the observation noise, which remains; regression only."""
     samples: Tensor | None = None
@@ -33,9 +46,14 @@ class Prediction:
     @property
     def probs(self) -> Tensor:
         """(N, K): predictive probabilities; for one logit, columns for class 0 and class 1."""
-        if self.expected_entropy is None:
+        if self.noise_variance is not None:
             raise TypeError("`probs` exist for classification only, and this is regression; use `mean` and `variance`.")
         return self.mean
+
+    @property
+    def confidence(self) -> Tensor:
+        """(N,): the largest probability."""
+        return self.probs.amax(-1)
 
     @property
     def entropy(self) -> Tensor:
@@ -46,13 +64,25 @@ class Prediction:
     def mutual_information(self) -> Tensor:
         """(N,): the part of the entropy that is about the parameters: entropy less expected entropy, not negative."""
         entropy = self.entropy
-        assert self.expected_entropy is not None
+        if self.expected_entropy is None:
+            raise TypeError(
+                "`mutual_information` needs the entropy of single draws, and the probit approximation has none; "
+                "predict with method='mc', or 'mc-outputs'."
+            )
         return (entropy - self.expected_entropy).clamp_min(0.0)
 
     @property
     def variance(self) -> Tensor:
         """(N, K): variance of a new observation in regression: epistemic and noise."""
+        if self.epistemic_variance is None:
+            raise TypeError("`variance` is not known to the probit approximation; predict with method='mc'.")
         return self.epistemic_variance + (self.noise_variance or 0.0)
+
+    def familiarity(self, by: Literal["confidence", "entropy", "mutual_information"] = "confidence") -> Tensor:
+        """(N,): a score that is higher for more familiar inputs, as `metrics.auroc` and `metrics.fpr95` take it."""
+        check_choice("by", by, ["confidence", "entropy", "mutual_information"])
+        value: Tensor = getattr(self, by)
+        return value if by == "confidence" else -value
 
 
 @torch.no_grad()
@@ -61,22 +91,38 @@ def predict(
     posterior: Posterior,
     inputs: Tensor,
     *,
+    method: str = "mc",
     num_samples: int = 20,
-    generator: torch.Generator,
+    noise: str = "iid",
+    generator: torch.Generator | None = None,
     keep_samples: bool = True,
 ) -> Prediction:
-    """Monte Carlo: predictions averaged over draws of the posterior.
+    """Predictions averaged over a posterior.
+
+    The first three methods draw, and need a `generator`; all but the first need a `Gaussian` posterior.
+
+    - "mc": draws of the parameters. Right for every posterior and model as their number grows.
+    - "mc-outputs": draws of the C outputs in place of the d parameters; for a linear head, whose outputs are then Gaussian.
+    - "linearised": draws from the network made linear at the mean; in closed form, without draws, for regression.
+    - "probit": every linearised logit shrunk by its variance, for one logit or more of them.
+    - "bridge": a Dirichlet distribution in place of the linearised softmax.
+    - "gauss-hermite" and "trapezoid": quadrature over the linearised logit, or the difference of two.
 
     Args:
         model: head and likelihood.
-        posterior: anything with `sample`.
+        posterior: anything with `sample`, or the result of `select_samples`, which is used as it is.
         inputs: features (N, P), or what a network takes for a `FlatNetwork`.
-        num_samples: draws of the posterior.
+        method: one of the above.
+        num_samples: draws of the posterior, or of the outputs.
+        noise: what draws are made of, for method "mc": "iid", "antithetic" or "sobol".
         generator: on the device of the posterior.
         keep_samples: whether the result holds every sample's own prediction; without, memory is that of the averages.
     """
+    check_choice("method", method, METHODS)
     check_at_least("num_samples", num_samples, 1)
     check_tensor("inputs", inputs)
+    if not isinstance(model, Model):
+        raise TypeError(f"`model` must be a Model, got {type(model).__name__}. Pass `Model(head, likelihood)`.")
     if not hasattr(posterior, "sample"):
         raise TypeError(
             f"`posterior` must have `sample`, got {type(posterior).__name__}. Pass a fit's `.posterior`, or wrap draws in "
@@ -84,42 +130,180 @@ def predict(
         )
     model.head.check_inputs("inputs", inputs)
     check_finite("inputs", inputs, "Check the network's activations on these points.")
-    theta = posterior.sample(num_samples, generator=generator)
-    check_like("inputs", inputs, theta, "the posterior")
-    return predict_at(model, theta, inputs, keep_samples=keep_samples)
+    if method == "mc":
+        weights = posterior.weights if isinstance(posterior, WeightedSamples) else None
+        theta = (
+            posterior.samples if isinstance(posterior, WeightedSamples) else _draw(posterior, num_samples, noise, generator)
+        )
+        check_like("inputs", inputs, theta, "the posterior")
+        return predict_at(model, theta, inputs, weights=weights, keep_samples=keep_samples)
+    gaussian = _check_gaussian(method, posterior, model)
+    check_like("inputs", inputs, gaussian.mean, "the posterior")
+    if noise != "iid":
+        raise ValueError(f"`noise` {noise!r} is for method 'mc', got method {method!r}. Leave one of them out.")
+    likelihood = model.likelihood
+    if method not in SAMPLED or (method == "linearised" and isinstance(likelihood, GaussianNoise)):
+        joint = method == "bridge" or (method != "probit" and model.head.num_outputs == 2)
+        parts = output_gaussians(model.head, gaussian, inputs, joint=joint and not isinstance(likelihood, GaussianNoise))
+        return _join([_closed_form(method, likelihood, outputs) for outputs in parts])
+    check_generator(generator, inputs.device)
+    assert generator is not None
+    draws = _sampled_outputs(method, model, gaussian, inputs, num_samples, generator)
+    return _join([average_outputs(model, outputs, keep_samples=keep_samples) for outputs in draws])
 
 
 @torch.no_grad()
-def predict_at(model: Model, theta: Tensor, inputs: Tensor, *, keep_samples: bool = True) -> Prediction:
-    """Predictions for inputs (N, P), averaged over given parameters (S, d)."""
+def predict_at(
+    model: Model, theta: Tensor, inputs: Tensor, *, weights: Tensor | None = None, keep_samples: bool = True
+) -> Prediction:
+    """Predictions for inputs (N, ...), averaged over given parameters (S, d), alike or by weights (S,) that sum to one."""
     rows = max(1, _CHUNK_ENTRIES // (len(theta) * model.head.entries))
-    parts = [_predict_rows(model, theta, chunk, keep_samples) for chunk in torch.split(inputs, rows)]
-    return Prediction(
-        mean=torch.cat([part.mean for part in parts]),
-        epistemic_variance=torch.cat([part.epistemic_variance for part in parts]),
-        expected_entropy=_cat([part.expected_entropy for part in parts], dim=0),
-        noise_variance=parts[0].noise_variance,
-        samples=_cat([part.samples for part in parts], dim=1),
-    )
+    chunks = torch.split(inputs, rows)
+    return _join([average_outputs(model, model(theta, chunk), weights, keep_samples=keep_samples) for chunk in chunks])
 
 
-def _predict_rows(model: Model, theta: Tensor, inputs: Tensor, keep_samples: bool) -> Prediction:
-    outputs, likelihood = model(theta, inputs), model.likelihood
-    regression = isinstance(likelihood, GaussianNoise)
-    samples = (outputs if regression else likelihood.probs(outputs)).contiguous()
-    mean = samples.mean(0)
-    return Prediction(
-        mean=mean,
-        epistemic_variance=((samples - mean) ** 2).sum(0) / max(1, len(samples) - 1),
-        expected_entropy=None if regression else _entropy(samples).mean(0),
-        noise_variance=likelihood.std**2 if isinstance(likelihood, GaussianNoise) else None,
-        samples=samples if keep_samples else None,
-    )
+def average_outputs(
+    model: Model, outputs: Tensor, weights: Tensor | None = None, *, keep_samples: bool = True
+) -> Prediction:
+    """Predictions from outputs (S, N, C) under samples that count alike, or by weights (S,) that sum to one."""
+    likelihood = model.likelihood
+    noise = likelihood.std**2 if isinstance(likelihood, GaussianNoise) else None
+    samples = (outputs if noise is not None else likelihood.probs(outputs)).contiguous()
+    if weights is None:
+        weights = samples.new_full((len(samples),), 1.0 / len(samples))
+    mean = torch.tensordot(weights, samples, 1)
+    # unbiased, as the sum of squares by S - 1 is where samples count alike; one sample has no variance
+    rest = 1.0 - float(weights.square().sum())
+    variance = torch.tensordot(weights, (samples - mean).square(), 1) / (rest if len(samples) > 1 else 1.0)
+    expected = None if noise is not None else torch.tensordot(weights, _entropy(samples), 1)
+    return Prediction(mean, variance, expected, noise, samples if keep_samples else None)
 
 
-def _cat(parts: list[Tensor | None], dim: int) -> Tensor | None:
-    tensors = [part for part in parts if part is not None]
-    return torch.cat(tensors, dim=dim) if tensors else None
+def _draw(posterior: Posterior, num_samples: int, noise: str, generator: torch.Generator | None) -> Tensor:
+    check_choice("noise", noise, NOISES)
+    if noise == "iid":
+        return posterior.sample(num_samples, generator=generator)  # type: ignore[arg-type]  # which refuses None
+    if not isinstance(posterior, Gaussian | FlowPosterior):
+        raise TypeError(
+            f"`noise` {noise!r} needs a posterior that is made of noise, got {type(posterior).__name__}. "
+            "Pass a Gaussian or a flow, or noise='iid'."
+        )
+    return posterior.sample(num_samples, noise=noise, generator=generator)  # type: ignore[arg-type]
+
+
+def _check_gaussian(method: str, posterior: Posterior, model: Model) -> Gaussian:
+    """The posterior, where the method can use it with this model."""
+    head, likelihood = model.head, model.likelihood
+    if not isinstance(posterior, Gaussian):
+        raise TypeError(
+            f"`posterior` must be a Gaussian for method {method!r}, got {type(posterior).__name__}. "
+            "Use method='mc', which takes any posterior."
+        )
+    if posterior.dim != head.dim:
+        raise ValueError(
+            f"`posterior` must have the {head.dim} dimensions of the model's head, got {posterior.dim}. "
+            "Pass a posterior of this model."
+        )
+    if not isinstance(head, LinearHead | FlatNetwork):
+        raise TypeError(f"`model` must have a LinearHead or a FlatNetwork for method {method!r}, got {type(head).__name__}.")
+    if method == "mc-outputs" and not isinstance(head, LinearHead):
+        raise ValueError(
+            "`method` 'mc-outputs' needs a linear head, whose outputs are Gaussian, got a network. "
+            "Use method='linearised', which makes it linear first, or 'mc'."
+        )
+    if method not in SAMPLED and isinstance(likelihood, GaussianNoise):
+        raise ValueError(
+            f"`method` {method!r} is for classes, and this is regression. Use method='linearised', which is in closed form."
+        )
+    if method in ("gauss-hermite", "trapezoid") and head.num_outputs > 2:
+        raise ValueError(
+            f"`method` {method!r} integrates over one logit or the difference of two, got {head.num_outputs} outputs. "
+            "Use method='mc-outputs' with many samples as the reference."
+        )
+    return posterior
+
+
+def _sampled_outputs(
+    method: str, model: Model, gaussian: Gaussian, inputs: Tensor, num_samples: int, generator: torch.Generator
+) -> Iterator[Tensor]:
+    """Draws of the outputs (S, n, C), for some points at a time."""
+    head = model.head
+    rows = max(1, _CHUNK_ENTRIES // (num_samples * head.entries))
+    if isinstance(head, FlatNetwork):
+        tangents = gaussian.sample(num_samples, generator=generator) - gaussian.mean
+        for chunk in torch.split(inputs, rows):
+            yield head(gaussian.mean, chunk) + _along(head, gaussian.mean, chunk, tangents)
+        return
+    for chunk in torch.split(inputs, rows):
+        for outputs in output_gaussians(head, gaussian, chunk, joint=True):
+            shape = (num_samples, *outputs.mean.shape)
+            noise = torch.randn(shape, generator=generator, dtype=inputs.dtype, device=inputs.device)
+            yield outputs.from_noise(noise)
+
+
+def _along(head: FlatNetwork, mean: Tensor, inputs: Tensor, tangents: Tensor) -> Tensor:
+    """The derivatives (S, n, C) of the outputs along tangents (S, d)."""
+    what, remedy = "`method` 'linearised' needs", "Use method='mc'."
+    function = partial(head, inputs=inputs)
+    if head.vectorised:
+        return jvp(function, mean, tangents, what=what, remedy=remedy)
+    return torch.stack([jvp(function, mean, tangent, what=what, remedy=remedy) for tangent in tangents])
+
+
+def _closed_form(method: str, likelihood: Likelihood, outputs: OutputGaussian) -> Prediction:
+    """Without draws: probabilities from Gaussian logits, or the moments of regression."""
+    if isinstance(likelihood, GaussianNoise):
+        return Prediction(outputs.mean, outputs.variance, noise_variance=likelihood.std**2)
+    if method == "probit":
+        if isinstance(likelihood, Bernoulli):
+            pair = [integrals.probit(sign * outputs.mean, outputs.variance) for sign in (-1.0, 1.0)]
+            return Prediction(torch.cat(pair, dim=-1))
+        return Prediction(integrals.multiclass_probit(outputs.mean, outputs.variance))
+    return _bridge(likelihood, outputs) if method == "bridge" else _quadrature(method, likelihood, outputs)
+
+
+def _bridge(likelihood: Likelihood, outputs: OutputGaussian) -> Prediction:
+    """The moments of the Dirichlet distribution that stands for the softmax of the outputs."""
+    mean, variance, row_sums = outputs.mean, outputs.variance, outputs.row_sums
+    if isinstance(likelihood, Bernoulli):  # one logit is the difference of two that sum to zero
+        mean, variance = torch.cat([-0.5 * mean, 0.5 * mean], dim=-1), (0.25 * variance).expand(-1, 2)
+        row_sums = torch.zeros_like(variance)
+    concentration = integrals.bridge(mean, variance, row_sums)
+    total = concentration.sum(-1, keepdim=True)
+    probs = concentration / total
+    spread = probs * (1.0 - probs) / (total + 1.0)
+    entropy = torch.digamma(total + 1.0).squeeze(-1) - (probs * torch.digamma(concentration + 1.0)).sum(-1)
+    return Prediction(probs.to(mean.dtype), spread.to(mean.dtype), entropy.to(mean.dtype))
+
+
+def _quadrature(method: str, likelihood: Likelihood, outputs: OutputGaussian) -> Prediction:
+    """Averages over the one number that two classes depend on."""
+    rule = integrals.gauss_hermite if method == "gauss-hermite" else integrals.trapezoid
+    mean, variance = outputs.mean[:, 0], outputs.variance[:, 0]
+    if not isinstance(likelihood, Bernoulli):
+        covariance = outputs.covariance
+        mean = outputs.mean[:, 1] - outputs.mean[:, 0]
+        variance = (covariance[:, 0, 0] + covariance[:, 1, 1] - 2.0 * covariance[:, 0, 1]).clamp_min(0.0)
+    probs = torch.stack([rule(torch.sigmoid, sign * mean, variance) for sign in (-1.0, 1.0)], dim=-1)
+    square = rule(lambda logit: logit.sigmoid().square(), mean, variance)
+    spread = (square - probs[:, 1].square()).clamp_min(0.0).unsqueeze(-1).expand(-1, 2)
+    return Prediction(probs, spread, rule(_binary_entropy, mean, variance))
+
+
+def _binary_entropy(logit: Tensor) -> Tensor:
+    softplus = torch.nn.functional.softplus
+    return softplus(-logit) * logit.sigmoid() + softplus(logit) * (-logit).sigmoid()
+
+
+def _join(parts: list[Prediction]) -> Prediction:
+    """The predictions for some points after the other as one."""
+
+    def cat(name: str, dim: int = 0) -> Tensor | None:
+        tensors = [getattr(part, name) for part in parts]
+        return None if tensors[0] is None else torch.cat(tensors, dim=dim)
+
+    mean = torch.cat([part.mean for part in parts])
+    return Prediction(mean, cat("epistemic_variance"), cat("expected_entropy"), parts[0].noise_variance, cat("samples", 1))
 
 
 def _entropy(probs: Tensor) -> Tensor:

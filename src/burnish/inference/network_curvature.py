@@ -4,7 +4,6 @@ The Gauss-Newton matrix is the sum over points of `J^T curvature J`, with the Ja
 Hessian of the network made linear at theta. It is positive semi-definite wherever it is taken; the exact Hessian is not.
 """
 
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -13,9 +12,8 @@ import torch
 from torch import Tensor
 
 from burnish._checks import check_memory
+from burnish.derivatives import jacobian_rows, jvp
 from burnish.errors import FitError
-from burnish.features import evaluation_mode
-from burnish.flat_network import plain_attention
 from burnish.inference.layers import Layer, find_irregular, find_layers, flat_head, passes
 from burnish.layer_scales import BlockDiagonal, Kronecker
 from burnish.target import Target
@@ -85,11 +83,8 @@ def exact_hessian(target: Target, theta: Tensor) -> Tensor:
             value = likelihood.log_prob(target.model(point, x), y)
             return -(value if w is None else value * w).sum()
 
-        def column(tangent: Tensor, loss: Callable[[Tensor], Tensor] = loss) -> Tensor:
-            return _jvp(torch.func.grad(loss), theta, tangent)
-
         for start in range(0, target.dim, _COLUMNS):
-            total[start : start + _COLUMNS] += torch.func.vmap(column)(eye[start : start + _COLUMNS])
+            total[start : start + _COLUMNS] += _jvp(torch.func.grad(loss), theta, eye[start : start + _COLUMNS])
     return 0.5 * (total + total.T)
 
 
@@ -100,19 +95,9 @@ def check_tangents(target: Target) -> None:
     gauss_newton_product(replace(target, data=few), theta)(torch.ones_like(theta))
 
 
-def _jvp(function: Callable[[Tensor], Tensor], point: Tensor, tangent: Tensor) -> Tensor:
-    """The derivative along a tangent; torch's first one warns of code of its own."""
-    with warnings.catch_warnings(), plain_attention(), torch.enable_grad():  # without gradients, layers fuse even more
-        warnings.filterwarnings("ignore", ".*torch.jit.script", DeprecationWarning)
-        try:
-            found: Tensor = torch.func.jvp(function, (point,), (tangent,))[1]
-        except NotImplementedError as error:
-            raise ValueError(
-                "`structure` 'low_rank' and `curvature` 'exact' need layers with forward derivatives, got one without "
-                f"({str(error).splitlines()[0]}). Use structure='diagonal', or 'kron' if it holds linear and "
-                "convolutional layers only."
-            ) from error
-    return found.detach()
+def _jvp(function: Callable[[Tensor], Tensor], point: Tensor, tangents: Tensor) -> Tensor:
+    remedy = "Use structure='diagonal', or 'kron' if it holds linear and convolutional layers only."
+    return jvp(function, point, tangents, what="`structure` 'low_rank' and `curvature` 'exact' need", remedy=remedy)
 
 
 def _weighted_jacobians(target: Target, theta: Tensor) -> Iterator[Tensor]:
@@ -124,27 +109,12 @@ def _weighted_jacobians(target: Target, theta: Tensor) -> Iterator[Tensor]:
     what = "the Jacobian of one point" if size == 1 else f"the Jacobian of {size} points"
     check_memory(what, needed, theta.device, "use structure='kron', or flatten fewer parameters.")
 
-    def rows_of(point: Tensor, roots: Tensor) -> Tensor:
-        pullback = torch.func.vjp(lambda values: head.run(values, point.unsqueeze(0)).squeeze(0), theta)[1]
-        found: Tensor = torch.func.vmap(lambda root: pullback(root)[0])(roots)
-        return found
-
-    vectorised = head.vectorised
     for start in range(0, len(target.data), size):
         part = target.data.subset(slice(start, start + size))
         roots = likelihood.curvature_root(target.model(theta, part.inputs)).transpose(-1, -2)
         if part.weights is not None:
             roots = roots * part.weights.sqrt().view(-1, 1, 1)
-        try:
-            if vectorised:
-                with evaluation_mode(head.network), plain_attention():
-                    rows = torch.func.vmap(rows_of)(part.inputs, roots).flatten(0, 1)
-        except RuntimeError:  # a layer that cannot be batched over points, such as an LSTM
-            vectorised = False
-        if not vectorised:
-            pairs = zip(torch.split(part.inputs, 1), roots, strict=True)
-            rows = torch.stack([head.linearise(theta, x)[1](r.unsqueeze(0)) for x, root in pairs for r in root])
-        yield rows
+        yield jacobian_rows(head, theta, part.inputs, roots).flatten(0, 1)
 
 
 def has_kronecker(target: Target) -> bool:
