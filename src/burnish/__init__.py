@@ -1,6 +1,6 @@
 """burnish: a Bayesian posterior for any trained network, its last layer or all of it, post hoc, in seconds, checked."""
 
-from burnish import convergence, diagnostics, metrics
+from burnish import convergence, diagnostics, integrals, metrics
 from burnish.batches import Batch
 from burnish.bayesian_network import BayesianNetwork, Refinement, load
 from burnish.bijections import Bijection, Planar, Radial, SinhArcsinh, Subspace
@@ -39,7 +39,15 @@ from burnish.likelihoods import Bernoulli, Categorical, GaussianNoise, Likelihoo
 from burnish.linear_bijections import Affine, DiagonalScale, LowRankStretch, Rotation, Shift, Triangular
 from burnish.noise import make_generator
 from burnish.posterior_files import load_posterior, save_posterior
-from burnish.posteriors import DensityPosterior, FlowPosterior, Gaussian, MixturePosterior, Posterior, SamplePosterior
+from burnish.posteriors import (
+    DensityPosterior,
+    FlowPosterior,
+    Gaussian,
+    MixturePosterior,
+    Posterior,
+    SamplePosterior,
+    WeightedSamples,
+)
 from burnish.predictive import Prediction, predict
 from burnish.refine import refine
 from burnish.scales import Dense, Diagonal, LowRank, Scale
@@ -116,6 +124,7 @@ __all__ = [
     "VariationalLinear",
     "VbFit",
     "Verdict",
+    "WeightedSamples",
     "choose_target",
     "compare_evidence",
     "convergence",
@@ -135,6 +144,7 @@ __all__ = [
     "fit_temperature",
     "fit_vb",
     "flatten_network",
+    "integrals",
     "judge",
     "kl_divergence",
     "leading_directions",

@@ -92,8 +92,6 @@ def _integrate(
     stds = variance.sqrt().expand_as(mean)
     nodes, weights = nodes.to(mean.device), weights.to(mean.device)
     pairs = torch.stack([mean.flatten(), stds.flatten()], dim=1).double()
-    parts = [
-        function(pair[:, :1] + pair[:, 1:] * nodes) @ weights
-        for pair in torch.split(pairs, max(1, _CHUNK_ENTRIES // len(nodes)))
-    ]
+    chunks = torch.split(pairs, max(1, _CHUNK_ENTRIES // len(nodes)))
+    parts = [function(chunk[:, :1] + chunk[:, 1:] * nodes) @ weights for chunk in chunks]
     return torch.cat(parts).view(mean.shape).to(mean.dtype)

@@ -131,12 +131,11 @@ def predict(
     model.head.check_inputs("inputs", inputs)
     check_finite("inputs", inputs, "Check the network's activations on these points.")
     if method == "mc":
-        weights = posterior.weights if isinstance(posterior, WeightedSamples) else None
-        theta = (
-            posterior.samples if isinstance(posterior, WeightedSamples) else _draw(posterior, num_samples, noise, generator)
-        )
+        if isinstance(posterior, WeightedSamples):
+            return predict_at(model, posterior.samples, inputs, weights=posterior.weights, keep_samples=keep_samples)
+        theta = _draw(posterior, num_samples, noise, generator)
         check_like("inputs", inputs, theta, "the posterior")
-        return predict_at(model, theta, inputs, weights=weights, keep_samples=keep_samples)
+        return predict_at(model, theta, inputs, keep_samples=keep_samples)
     gaussian = _check_gaussian(method, posterior, model)
     check_like("inputs", inputs, gaussian.mean, "the posterior")
     if noise != "iid":
