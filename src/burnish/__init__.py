@@ -50,6 +50,7 @@ from burnish.posteriors import (
 )
 from burnish.predictive import Prediction, predict
 from burnish.refine import refine
+from burnish.sample_selection import SampleSelection, select_samples
 from burnish.scales import Dense, Diagonal, LowRank, Scale
 from burnish.target import Expansion, KroneckerCurvature, PriorCandidate, PriorTuning, SubsampledTarget, Target
 from burnish.verdict import Verdict, judge
@@ -109,6 +110,7 @@ __all__ = [
     "Rotation",
     "Rung",
     "SamplePosterior",
+    "SampleSelection",
     "Scale",
     "Score",
     "Shift",
@@ -158,6 +160,7 @@ __all__ = [
     "prior_mean_candidates",
     "refine",
     "save_posterior",
+    "select_samples",
     "split_last_layer",
     "subnetwork_directions",
     "swag_gaussian",

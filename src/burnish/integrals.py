@@ -15,7 +15,7 @@ __all__ = ["bridge", "gauss_hermite", "multiclass_probit", "probit", "trapezoid"
 
 _CHUNK_ENTRIES = 2**22  # values of the integrand at a time
 _HALF_WIDTH = 10.0  # standard deviations to each side: what lies beyond has a probability of 1e-23
-_MAX_EXPONENT = 600.0  # of a float64: beyond it a class is certain in any case
+_MAX_EXPONENT = 600.0  # of a float64: beyond it the classes' ratios are kept, and they are certain in any case
 
 
 def probit(mean: Tensor, variance: Tensor) -> Tensor:
@@ -56,8 +56,9 @@ def bridge(mean: Tensor, variance: Tensor, row_sums: Tensor) -> Tensor:
     variance = variance - 2.0 * row_sums / num_classes + total / num_classes**2
     mean = mean - mean.mean(-1, keepdim=True)
     exponent = mean + (-mean).logsumexp(-1, keepdim=True) - 2.0 * math.log(num_classes)
+    exponent = exponent - (exponent.amax(-1, keepdim=True) - _MAX_EXPONENT).clamp_min(0.0)
     tiny = torch.finfo(torch.float64).tiny  # rounding can leave a variance of zero or below
-    return (1.0 - 2.0 / num_classes + exponent.clamp_max(_MAX_EXPONENT).exp()) / variance.clamp_min(tiny)
+    return (1.0 - 2.0 / num_classes + exponent.exp()) / variance.clamp_min(tiny)
 
 
 def gauss_hermite(function: Callable[[Tensor], Tensor], mean: Tensor, variance: Tensor, *, num_points: int = 100) -> Tensor:

@@ -132,6 +132,7 @@ def predict(
     check_finite("inputs", inputs, "Check the network's activations on these points.")
     if method == "mc":
         if isinstance(posterior, WeightedSamples):
+            check_like("inputs", inputs, posterior.samples, "the posterior")
             return predict_at(model, posterior.samples, inputs, weights=posterior.weights, keep_samples=keep_samples)
         theta = _draw(posterior, num_samples, noise, generator)
         check_like("inputs", inputs, theta, "the posterior")
