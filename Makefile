@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help test test-slow lint types bench pages demo example clean
+.PHONY: help test test-slow lint types bench pages studies demo example clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -30,7 +30,13 @@ bench: $(READY) ## refinement on Fashion-MNIST, against the paper's protocol and
 	$(BIN)/python benchmarks/refinement.py
 	$(BIN)/python benchmarks/refine.py
 
-pages: $(READY) ## tables and figure of README and docs from the records in results/
+studies: $(READY) ## the four studies of docs/studies.md: records, tables and figures, in about ten minutes
+	for name in logistic-integral linearised-vs-mc mpa-vs-mc toy-logistic; do \
+		$(BIN)/burnish study $$name --out .cache/studies && cp .cache/studies/$$name.json results/study-$$name.json || exit 1; \
+	done
+	$(MAKE) pages
+
+pages: $(READY) ## tables and figures of README and docs from the records in results/
 	$(BIN)/python benchmarks/tables.py
 	$(BIN)/python benchmarks/figures.py
 

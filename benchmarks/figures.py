@@ -1,4 +1,4 @@
-"""Draws the README's figure from the committed records.
+"""Draws the figures of README and docs from the committed records.
 
 python benchmarks/figures.py [--check]
 """
@@ -17,9 +17,11 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
+from burnish.report.study_figures import draw_study
+from burnish.studies.records import STUDIES
 from tables import load
 
-PATH = Path(__file__).resolve().parent.parent / "docs" / "figures" / "overview.svg"
+FOLDER = Path(__file__).resolve().parent.parent / "docs" / "figures"
 COLOURS = {"network": "#3a3a3a", "temperature scaling": "#b87d00", "burnish": "#0a4f9e"}
 # what a posterior is called in the figure, and where its name stands relative to its point
 LABELS = {
@@ -79,8 +81,8 @@ def average(pairs: Iterable[tuple[float, float]]) -> tuple[float, float]:
     return sum(first) / len(first), sum(second) / len(second)
 
 
-def figure() -> str:
-    """The figure as SVG text."""
+def overview() -> str:
+    """The README's figure as SVG text."""
     with matplotlib.rc_context(STYLE):
         canvas = Figure(figsize=(10, 3.9), layout="constrained")
         left, right = canvas.subplots(1, 2)
@@ -91,17 +93,27 @@ def figure() -> str:
     return buffer.getvalue()
 
 
+def figures() -> dict[str, str]:
+    """Every figure as SVG text, by the name of its file."""
+    studies = {f"study-{name}.svg": draw_study(load(f"study-{name}")) + "\n" for name in STUDIES}
+    return {"overview.svg": overview(), **studies}
+
+
 def main() -> None:
-    """Writes the figure, or with --check says whether it is out of date."""
+    """Writes the figures, or with --check says which are out of date."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
     check = parser.parse_args().check
-    svg = figure()
-    stale = not PATH.exists() or PATH.read_text() != svg
-    if stale and not check:
-        PATH.parent.mkdir(parents=True, exist_ok=True)
-        PATH.write_text(svg)
-    print(f"{'out of date' if check else 'written'}: {PATH.name if stale else 'nothing'}")
+    stale = []
+    for name, svg in figures().items():
+        path = FOLDER / name
+        if path.exists() and path.read_text() == svg:
+            continue
+        stale.append(name)
+        if not check:
+            FOLDER.mkdir(parents=True, exist_ok=True)
+            path.write_text(svg)
+    print(f"{'out of date' if check else 'written'}: {', '.join(stale) or 'nothing'}")
     sys.exit(bool(check and stale))
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from burnish import HmcFit, Posterior, SamplePosterior, Target, fit_flow, fit_hmc, fit_laplace, make_generator, predict
-from burnish.diagnostics import median_bandwidth, mmd
+from burnish.diagnostics import median_bandwidth, mmd, resplit_range
 from burnish.ladder import RUNGS, Ladder
 from fashion_mnist import LastLayer, load_last_layer
 from records import RESULTS, measured, print_table, write_record
@@ -68,7 +68,8 @@ def compare_weights(target: Target, seed: int) -> list[dict[str, Any]]:
         rows.append({**known, "posterior": f"HMC, run {number}", "seconds": cost["seconds"], **describe(fits[-1])})
     first, second = (thinned(fit) for fit in fits)
     bandwidth = median_bandwidth(first.flatten(0, 1))
-    low, high = resplit_range(torch.cat([first, second]), bandwidth, seed)
+    splits = make_generator(seed, device)
+    low, high = resplit_range(torch.cat([first, second]), bandwidth=bandwidth, num_splits=NUM_SPLITS, generator=splits)
     generator = make_generator(1000 + seed, device)
     count = first.shape[0] * first.shape[1]
     others = {
@@ -96,23 +97,6 @@ def thinned(fit: HmcFit) -> Tensor:
     kept = draws[:, :: draws.shape[1] // DRAWS_PER_CHAIN][:, :DRAWS_PER_CHAIN]
     assert fit.ess_bulk >= kept.shape[0] * kept.shape[1], "too few effective draws for this comparison"
     return kept.contiguous()
-
-
-def resplit_range(draws: Tensor, bandwidth: float, seed: int) -> tuple[float, float]:
-    """The central 99 % of the unbiased MMD between random halves of the chains (chains, n, d)."""
-    chains, count = draws.shape[:2]
-    flat = draws.flatten(0, 1).double()
-    kernel = (-(torch.cdist(flat, flat) ** 2) / bandwidth**2).exp().fill_diagonal_(0.0)
-    sums = kernel.view(chains, count, chains, count).sum((1, 3)).cpu()
-    generator = make_generator(seed)
-    half = chains // 2
-    side = torch.stack([torch.randperm(chains, generator=generator) < half for _ in range(NUM_SPLITS)]).double()
-    size = half * count
-    within, across = size * (size - 1), size * size
-    one, other = ((part @ sums) * part for part in (side, 1.0 - side))
-    values = (one.sum(1) + other.sum(1)) / within - 2.0 * ((side @ sums) * (1.0 - side)).sum(1) / across
-    low, high = torch.quantile(values, torch.tensor([0.005, 0.995], dtype=torch.float64)).tolist()
-    return low, high
 
 
 def compare_predictions(target: Target, layer: LastLayer, seed: int) -> list[dict[str, Any]]:

@@ -2,10 +2,6 @@
 
 import ctypes
 import json
-import math
-import os
-import platform
-import subprocess
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +11,10 @@ from typing import Any
 
 import torch
 
+from burnish.studies.records import finite, origin
+
+__all__ = ["RESULTS", "measured", "origin", "print_table", "write_record"]
+
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 
 
@@ -22,7 +22,7 @@ def write_record(path: Path, config: Mapping[str, Any], results: Any, device: to
     """Writes one JSON record: configuration, commit, versions, device and results."""
     record = {"config": dict(config), **origin(device), "results": results}
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(_finite(record), indent=1, allow_nan=False) + "\n")
+    path.write_text(json.dumps(finite(record), indent=1, allow_nan=False) + "\n")
     print(f"record: {path}")
 
 
@@ -68,43 +68,9 @@ def measured(device: torch.device) -> Iterator[dict[str, float]]:
     report["peak_mib"] = (top - before) / 2**20
 
 
-def _finite(value: Any) -> Any:
-    """The record with null for NaN and infinities, which JSON does not have."""
-    if isinstance(value, Mapping):
-        return {key: _finite(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(entry) for entry in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def origin(device: torch.device) -> dict[str, Any]:
-    """By which code, with what and where something is measured."""
-    versions = {"python": platform.python_version(), "torch": str(torch.__version__)}
-    return {"commit": commit(), "versions": versions, "device": _describe(device)}
-
-
-def commit() -> str:
-    """Of the code that runs, with a plus where files differ from it."""
-    if "BURNISH_COMMIT" in os.environ:  # for machines that have the files but no history
-        return os.environ["BURNISH_COMMIT"]
-    dirty = _git("status", "--porcelain", ":/src", ":/benchmarks")
-    return (_git("rev-parse", "--short", "HEAD") or "unknown") + ("+" if dirty else "")
-
-
 def _resident() -> int:
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * 4096
-
-
-def _git(*arguments: str) -> str:
-    root = Path(__file__).resolve().parent
-    return subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False).stdout.strip()
-
-
-def _describe(device: torch.device) -> str:
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
 
 
 def _format(value: Any) -> str:

@@ -11,8 +11,12 @@ import re
 import statistics
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from burnish.studies.records import STUDIES, summarise
+from study_tables import NOTES
 
 ROOT = Path(__file__).resolve().parent.parent
 MARKED = re.compile(r"(<!-- table: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -380,6 +384,12 @@ def costs() -> str:
     return markdown(header, rows) + note + _origin(record)
 
 
+def study(name: str) -> str:
+    """The table of a study, as its command prints it, and what the table leaves out."""
+    record = load(f"study-{name}")
+    return markdown(*summarise(record)) + f"\n\n{NOTES[name](record)}" + _origin(record)
+
+
 def _by_name(record: dict[str, Any]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """Posteriors of all layers with their rows of all networks, those with the largest NLL first."""
     groups: dict[str, list[dict[str, Any]]] = {}
@@ -424,6 +434,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "all-layers": all_layers,
     "subspaces": subspaces,
     "costs": costs,
+    **{f"study-{name}": partial(study, name) for name in STUDIES},
 }
 
 

@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy
 
 import burnish
 import test_refine
-from burnish import BayesianNetwork, load, metrics
+from burnish import BayesianNetwork, load, metrics, storage
 from burnish.inference import laplace
 from burnish.layer_scales import Kronecker
 from burnish.posteriors import FlowPosterior, Gaussian
@@ -217,12 +217,12 @@ def test_copies_predict_the_same_and_share_nothing(copying, mlp):
 def test_the_state_is_samples_and_backbone():
     network, bnn = separate()
     state = bnn.state_dict()
-    assert list(state) == ["samples", "backbone.network.0.weight", "backbone.network.0.bias"]
+    assert list(state) == ["rows", "biases", "backbone.network.0.weight", "backbone.network.0.bias"]
     x, expected = case("mlp").x, bnn(case("mlp").x).detach()
     stored = {key: value.clone() for key, value in state.items()}
     with torch.no_grad():
         network[0].weight.zero_()
-        bnn.samples.zero_()
+        bnn.rows.zero_()
     assert not torch.allclose(bnn(x), expected)
     bnn.load_state_dict(stored)
     assert torch.equal(bnn(x), expected)
@@ -244,6 +244,127 @@ def test_it_says_what_it_is(mlp):
     assert mlp[1].seconds  # a copy was cleared
 
 
+# Weighted samples
+
+
+def some_weights(count, like, seed=0):
+    weights = torch.rand(count, generator=burnish.make_generator(seed)).to(like) + 0.1
+    return weights / weights.sum()
+
+
+@pytest.mark.parametrize("case_name", ["mlp", "binary", "regression", "keywords", "float64"])
+def test_samples_count_by_their_weights(case_name):
+    """Weights of 1, 2 and 3 sixths are six samples, one of them once, one twice and one three times."""
+    made, bnn = case(case_name), refined(case_name)[0]
+    weights = torch.tensor([1.0, 2.0, 3.0]).to(bnn.samples) / 6.0
+    twin = bnn.with_samples(burnish.WeightedSamples(bnn.samples[:3], weights))
+    repeated = replace(bnn.refinement, samples=bnn.samples[[0, 1, 1, 2, 2, 2]])
+    expected = BayesianNetwork(bnn.backbone, repeated)
+    torch.testing.assert_close(call(twin, made.x), call(expected, made.x))
+    found, wanted = twin.predict(made.x), expected.predict(made.x)
+    torch.testing.assert_close(found.mean, wanted.mean)
+    assert found.samples.shape[0] == 3
+    if found.noise_variance is None:
+        torch.testing.assert_close(found.mutual_information, wanted.mutual_information, rtol=1e-4, atol=1e-6)
+    assert twin.backbone is bnn.backbone
+    assert twin.verdict == bnn.verdict
+    assert bnn.weights is None
+    assert len(bnn.samples) == 20
+
+
+def test_equal_weights_change_nothing(mlp):
+    made, bnn = mlp
+    twin = bnn.with_samples(burnish.WeightedSamples(bnn.samples, torch.full((20,), 0.05)))
+    torch.testing.assert_close(twin(made.x), bnn(made.x))
+    torch.testing.assert_close(twin.predict(made.x).epistemic_variance, bnn.predict(made.x).epistemic_variance)
+
+
+def test_weights_are_saved_moved_and_copied(tmp_path):
+    network, bnn = separate()
+    bnn = bnn.with_samples(burnish.WeightedSamples(bnn.samples[:4], some_weights(4, bnn.samples)))
+    x, expected = case("mlp").x, bnn(case("mlp").x)
+    assert list(bnn.state_dict())[:3] == ["rows", "biases", "weights"]
+    bnn.save(tmp_path / "file")
+    again = load(tmp_path / "file", network)
+    assert torch.equal(again.weights, bnn.weights)
+    assert torch.equal(again(x), expected)
+    assert torch.equal(copy.deepcopy(bnn)(x), expected)
+    bnn.double()
+    assert bnn.weights.dtype == torch.float64
+    torch.testing.assert_close(bnn(x.double()).float(), expected)
+
+
+def test_samples_of_another_layer_are_refused(mlp):
+    bnn = mlp[1]
+    with pytest.raises(ValueError, match="`samples` must have the 27 dimensions of the last layer, got 26"):
+        bnn.with_samples(burnish.WeightedSamples(bnn.samples[:2, 1:], torch.tensor([0.5, 0.5])))
+    with pytest.raises(TypeError, match="`samples` must be WeightedSamples, got Tensor"):
+        bnn.with_samples(bnn.samples)
+    half = burnish.WeightedSamples(bnn.samples[:2].half(), torch.tensor([0.5, 0.5]).half())
+    with pytest.raises(TypeError, match=r"`samples` must be float32 or float64, got torch\.float16"):
+        bnn.with_samples(half)
+
+
+# Half precision
+
+
+@pytest.mark.parametrize("case_name", ["lenet", "binary", "regression"])
+@pytest.mark.parametrize("cast", [nn.Module.bfloat16, nn.Module.half, lambda bnn: bnn.to(torch.bfloat16)])
+def test_only_the_backbone_is_rounded(cast, case_name):
+    """What differs from float32 is what the backbone's features differ by: the head is the same, to the last digits."""
+    network, bnn = separate(case_name)
+    bnn = bnn.with_samples(burnish.WeightedSamples(bnn.samples[:5], some_weights(5, bnn.samples)))
+    samples, weights, x = bnn.samples.clone(), bnn.weights.clone(), case(case_name).x
+    with guard("bfloat16"), torch.no_grad():
+        full = bnn(x)
+        cast(bnn)
+        dtype = next(network.parameters()).dtype
+        assert dtype in (torch.float16, torch.bfloat16)
+        assert torch.equal(bnn.samples, samples)
+        assert torch.equal(bnn.weights, weights)
+        features = bnn.backbone(x.to(dtype))
+        assert features.dtype == dtype
+        expected = bnn.model.likelihood.average(bnn.model(samples, features.float()), weights)
+        found = bnn(x.to(dtype))
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+        prediction = bnn.predict(x.to(dtype))
+        assert prediction.mean.dtype == prediction.epistemic_variance.dtype == torch.float32
+        torch.testing.assert_close(found, full, rtol=0.1, atol=0.1)  # eight bits, through a few layers
+        assert bnn.float() is bnn
+    assert torch.equal(bnn.samples, samples)
+    assert torch.equal(bnn.weights, weights)
+    assert next(network.parameters()).dtype == torch.float32
+
+
+def test_autocast_rounds_only_the_backbone():
+    _, bnn = separate("lenet")
+    x = case("lenet").x
+    with guard("bfloat16"), torch.no_grad():
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            features, found, prediction = bnn.backbone(x), bnn(x), bnn.predict(x)
+        assert features.dtype == torch.bfloat16
+        assert found.dtype == prediction.mean.dtype == torch.float32
+        expected = bnn.model.likelihood.average(bnn.model(bnn.samples, features.float()))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(prediction.probs, expected.exp(), rtol=1e-5, atol=1e-5)
+
+
+def test_doubles_become_floats_in_half_precision():
+    _, bnn = separate("float64")
+    with guard("bfloat16"):
+        bnn.bfloat16()
+        assert bnn.samples.dtype == bnn(case("float64").x.bfloat16()).dtype == torch.float32
+
+
+def test_gradients_in_half_precision():
+    _, bnn = separate()
+    with guard("bfloat16"):
+        x = case("mlp").x[:3].bfloat16().requires_grad_()
+        bnn.bfloat16()(x).exp().square().sum().backward()
+    assert bool(torch.isfinite(x.grad).all())
+
+
 # Files
 
 
@@ -257,6 +378,7 @@ def assert_same_refinement(one, other):
         assert getattr(one, field) == getattr(other, field)
     for field in ("verdict", "tuning"):
         assert repr(getattr(one, field)) == repr(getattr(other, field))  # a NaN does not equal itself
+    assert one.inputs == other.inputs
     assert torch.equal(one.samples, other.samples)
     assert torch.equal(one.prior.mean, other.prior.mean)
     assert torch.equal(one.prior.scale.std, other.prior.scale.std)
@@ -450,6 +572,23 @@ def test_a_moved_network_is_saved_as_it_is(path):
     torch.testing.assert_close(again.predict(x).probs.double(), bnn.predict(x).probs, rtol=1e-5, atol=1e-6)
 
 
+def test_files_from_before_weights_and_forms(path, mlp):
+    """Without the fields that came later, as they were written then."""
+    made, bnn = mlp
+    bnn.save(path)
+    header, tensors = storage.read_file(path)
+    for field in ("weights", "inputs"):
+        del header["refinement"]["fields"][field]
+    storage.write_file(path, header, tensors)
+    again = load(path, made.network)
+    assert again.weights is again.refinement.inputs is None
+    assert torch.equal(again(made.x), bnn(made.x))
+    del header["refinement"]["fields"]["verdict"]
+    storage.write_file(path, header, tensors)
+    with pytest.raises(ValueError, match=r"missing fields \['verdict'\]"):
+        load(path, made.network)
+
+
 def test_there_is_no_such_file(tmp_path, mlp):
     with pytest.raises(FileNotFoundError, match="`path` must be an existing file"):
         load(tmp_path / "nothing", mlp[0].network)
@@ -532,6 +671,10 @@ WRONG_PARTS = {
     "no verdict": lambda r: {"verdict": None},
     "no name": lambda r: {"head": 2},
     "no posterior": lambda r: {"posterior": r.samples},
+    "samples in half precision": lambda r: {"samples": r.samples.half()},
+    "weights of other samples": lambda r: {"weights": torch.full((19,), 1 / 19)},
+    "weights that sum to two": lambda r: {"weights": torch.full((20,), 0.1)},
+    "inputs of no form": lambda r: {"inputs": (6,)},
 }
 
 

@@ -1,4 +1,4 @@
-"""The command line as a user meets it: help that explains itself, exit codes, and the demo."""
+"""The command line as a user meets it: help that explains itself, exit codes, the demo and the studies."""
 
 import json
 import subprocess
@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import burnish
 from burnish.cli import app
-from burnish.studies import digits
+from burnish.studies import digits, logistic_integral, records
 
 
 def run(*arguments):
@@ -24,6 +24,18 @@ def small_demo(monkeypatch):
     settings = digits.Settings(sizes=(300, 150, 100), num_epochs=15, num_outside=20, num_draws=100)
     full = digits.run_demo
     monkeypatch.setattr(digits, "run_demo", lambda seed, progress: full(seed, settings=settings, progress=progress))
+
+
+@pytest.fixture
+def small_study(monkeypatch):
+    """The study of the logistic integral on a few cells."""
+    settings = logistic_integral.Settings(
+        num_means=6, num_stds=6, num_samples=10, max_samples=100, num_repetitions=2, num_points=100, num_curves=5
+    )
+    full = records.record_study
+    monkeypatch.setattr(
+        records, "record_study", lambda name, seed, progress: full(name, seed=seed, settings=settings, progress=progress)
+    )
 
 
 def test_the_version():
@@ -80,6 +92,50 @@ def test_a_folder_that_cannot_be_made_is_refused_before_the_work(tmp_path):
     assert result.exit_code == 2
     assert "`--out` must be a folder that can be made" in result.output
     assert time.perf_counter() - began < 5.0
+
+
+@pytest.mark.usefixtures("small_study")
+def test_a_study_prints_a_table_and_leaves_a_figure_and_a_record(tmp_path):
+    folder = tmp_path / "new" / "folder"
+    result = run("study", "logistic-integral", "--out", str(folder), "--seed", "2")
+    assert result.exit_code == 0, result.output
+    assert "0.18" in result.output  # what the paper prints
+    figure = Path(result.output.split("The figure: ")[1].strip())
+    assert figure == (folder / "logistic-integral.svg").resolve()
+    assert figure.read_text().startswith("<svg")
+    record = json.loads((folder / "logistic-integral.json").read_text())
+    assert record["study"] == "logistic-integral"
+    assert record["config"]["seed"] == 2
+    assert sorted(path.name for path in folder.iterdir()) == ["logistic-integral.json", "logistic-integral.svg"]
+
+
+@pytest.mark.usefixtures("small_study")
+def test_a_study_prints_its_record_as_json(tmp_path):
+    result = run("study", "logistic-integral", "--out", str(tmp_path), "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout) == json.loads((tmp_path / "logistic-integral.json").read_text())
+
+
+def test_an_unknown_study_is_refused_with_the_names_and_nothing_is_made(tmp_path):
+    result = run("study", "toy", "--out", str(tmp_path / "folder"))
+    assert result.exit_code == 2
+    for name in records.STUDIES:
+        assert name in result.output
+    assert "got 'toy'" in result.output
+    assert not (tmp_path / "folder").exists()
+    assert run("study").exit_code == 2
+
+
+def test_the_help_of_a_study_names_all_of_them():
+    output = run("study", "--help").output
+    assert all(name in output for name in records.STUDIES)
+
+
+def test_a_folder_for_a_study_that_cannot_be_made_is_refused_before_the_work(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    result = run("study", "toy-logistic", "--out", str(tmp_path / "file" / "below"))
+    assert result.exit_code == 2
+    assert "`--out` must be a folder that can be made" in result.output
 
 
 @pytest.mark.slow

@@ -386,3 +386,79 @@ class TestElbo:
             elbo(target, posterior, num_samples=1, generator=make_generator(0))
         with pytest.raises(TypeError, match=r"`generator` must be a torch.Generator, got NoneType"):
             elbo(target, posterior, generator=None)
+
+
+# --- ranges of re-splits
+
+
+def chain_draws(chains=12, count=5, dim=2, seed=0, between=0.0):
+    """Standard normal draws by chain, with a shift of its own for each chain."""
+    generator = make_generator(seed)
+    noise = torch.randn(chains, count, dim, generator=generator, dtype=torch.float64)
+    return noise + between * torch.randn(chains, 1, dim, generator=generator, dtype=torch.float64)
+
+
+def test_the_range_of_resplits_is_that_of_mmd_over_all_halves():
+    """Of four chains there are three ways to make two halves, so their quantiles are known."""
+    draws = chain_draws(4, 6)
+    halves = [([0, 1], [2, 3]), ([0, 2], [1, 3]), ([0, 3], [1, 2])]
+    values = [mmd(draws[a].flatten(0, 1), draws[b].flatten(0, 1), bandwidth=1.5) for a, b in halves]
+    low, high = diagnostics.resplit_range(draws, bandwidth=1.5, num_splits=500, level=0.99, generator=make_generator(0))
+    assert low == pytest.approx(min(values))
+    assert high == pytest.approx(max(values))
+
+
+def test_the_range_of_resplits_holds_the_mmd_of_one_distribution_and_not_that_of_two():
+    draws = chain_draws(40, 10)
+    low, high = diagnostics.resplit_range(draws, bandwidth=1.5, generator=make_generator(1))
+    assert low < 0.0 < high
+    reference = draws[:20].flatten(0, 1)
+    others = [chain_draws(20, 10, seed=seed).flatten(0, 1) for seed in range(100, 200)]
+    inside = [low <= mmd(other, reference, bandwidth=1.5) <= high for other in others]
+    assert sum(inside) >= 90  # 99 on average, fewer where the reference itself is an unusual one
+    assert all(mmd(other + 0.7, reference, bandwidth=1.5) > high for other in others)
+
+
+def test_chains_that_differ_widen_the_range_of_resplits():
+    ranges = [
+        diagnostics.resplit_range(chain_draws(between=between), bandwidth=1.5, generator=make_generator(0))
+        for between in (0.0, 1.0)
+    ]
+    assert ranges[1][1] - ranges[1][0] > 2 * (ranges[0][1] - ranges[0][0])
+
+
+def test_the_range_of_resplits_narrows_with_its_level_and_comes_with_a_bandwidth_of_its_own():
+    draws = chain_draws()
+    ranges = [diagnostics.resplit_range(draws, level=level, generator=make_generator(0)) for level in (0.5, 0.99)]
+    assert ranges[1][0] < ranges[0][0] < ranges[0][1] < ranges[1][1]
+    given = diagnostics.resplit_range(
+        draws, bandwidth=median_bandwidth(draws.flatten(0, 1)), level=0.5, generator=make_generator(0)
+    )
+    assert given == ranges[0]
+
+
+def test_the_range_of_resplits_is_the_same_in_blocks(monkeypatch):
+    draws = chain_draws(8, 7)
+    whole = diagnostics.resplit_range(draws, bandwidth=1.0, generator=make_generator(0))
+    monkeypatch.setattr(diagnostics, "_CHUNK_ENTRIES", 1)
+    assert diagnostics.resplit_range(draws, bandwidth=1.0, generator=make_generator(0)) == pytest.approx(whole)
+
+
+@pytest.mark.parametrize("shape", [(3, 5, 2), (5, 5, 2), (2, 5, 2), (8, 0, 2), (8, 5)])
+def test_resplits_need_an_even_number_of_chains(shape, generator):
+    with pytest.raises(ValueError, match=r"`draws` must be floating-point of shape \(chains, n, d\), with an even"):
+        diagnostics.resplit_range(torch.zeros(shape), bandwidth=1.0, generator=generator)
+
+
+def test_what_resplits_cannot_use_is_refused(generator):
+    draws = chain_draws()
+    with pytest.raises(TypeError, match=r"`draws` must be a torch\.Tensor"):
+        diagnostics.resplit_range(draws.numpy(), generator=generator)
+    with pytest.raises(ValueError, match="`level` must lie between 0 and 1, got 1"):
+        diagnostics.resplit_range(draws, level=1.0, generator=generator)
+    with pytest.raises(ValueError, match="`bandwidth` must be positive"):
+        diagnostics.resplit_range(draws, bandwidth=-1.0, generator=generator)
+    with pytest.raises(ValueError, match="`num_splits` must be at least 1"):
+        diagnostics.resplit_range(draws, num_splits=0, generator=generator)
+    with pytest.raises(ValueError, match="`draws` must be finite"):
+        diagnostics.resplit_range(draws.log(), generator=generator)

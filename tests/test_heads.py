@@ -41,6 +41,15 @@ def test_many_vectors(head, batch):
     torch.testing.assert_close(head(theta, inputs), expected.view(*batch, 5, NUM_OUTPUTS), rtol=1e-12, atol=1e-12)
 
 
+def test_rows_are_the_parameters_in_another_order(head):
+    theta, inputs = draw(6, head.dim), draw(5, NUM_FEATURES, seed=1)
+    rows, biases = head.to_rows(theta)
+    assert rows.shape == (6 * NUM_OUTPUTS, NUM_FEATURES)
+    assert (biases is None) is not head.bias
+    assert torch.equal(head.from_rows(rows, biases), theta)
+    torch.testing.assert_close(head.of_rows(rows, biases, inputs), head(theta, inputs), rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("batch", [(), (3,)])
 @pytest.mark.parametrize("strided", [False, True])
 def test_pullback_is_the_vjp(head, batch, strided):

@@ -416,7 +416,7 @@ def test_no_training_data_is_kept(name):
     made, (bnn, *_) = case(name), refined(name)
     shared = {tensor.untyped_storage().data_ptr() for tensor in (*made.network.parameters(), *made.network.buffers())}
     tensors = [t for t in reachable_tensors(bnn) if t.untyped_storage().data_ptr() not in shared]
-    assert any(t.data_ptr() == bnn.samples.data_ptr() for t in tensors)
+    assert any(t.data_ptr() == bnn.rows.data_ptr() for t in tensors)
     assert any(t.data_ptr() == bnn.posterior.base.mean.data_ptr() for t in tensors)
     for tensor in tensors:
         kept = tensor.untyped_storage().nbytes() // tensor.element_size()

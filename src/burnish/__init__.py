@@ -1,6 +1,7 @@
 """burnish: a Bayesian posterior for any trained network, its last layer or all of it, post hoc, in seconds, checked."""
 
 from burnish import convergence, diagnostics, integrals, metrics
+from burnish.abstention import Abstention, fit_abstention
 from burnish.batches import Batch
 from burnish.bayesian_network import BayesianNetwork, Refinement, load
 from burnish.bijections import Bijection, Planar, Radial, SinhArcsinh, Subspace
@@ -58,6 +59,7 @@ from burnish.verdict import Verdict, judge
 __version__ = "0.1.0"
 
 __all__ = [
+    "Abstention",
     "Affine",
     "Backbone",
     "Batch",
@@ -135,6 +137,7 @@ __all__ = [
     "estimate_evidence",
     "extract_features",
     "find_mode",
+    "fit_abstention",
     "fit_csghmc",
     "fit_ensemble",
     "fit_flipout",

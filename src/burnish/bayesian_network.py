@@ -12,13 +12,15 @@ from burnish._checks import check_at_least
 from burnish.batches import split_rows, to_device
 from burnish.drift import Drift
 from burnish.encoding import decode, encode
+from burnish.exporting import export_network
 from burnish.features import Backbone, call_network, place_of
 from burnish.heads import Model
 from burnish.held_out import HeldOut, Score
+from burnish.input_form import InputForm
 from burnish.ladder import Rung
 from burnish.likelihoods import Bernoulli, Categorical, GaussianNoise
 from burnish.posteriors import KINDS as POSTERIOR_KINDS
-from burnish.posteriors import FlowPosterior, Gaussian, SamplePosterior
+from burnish.posteriors import FlowPosterior, Gaussian, SamplePosterior, WeightedSamples, check_weights
 from burnish.predictive import Prediction, predict_at
 from burnish.storage import Fingerprint, check_fingerprint, fingerprint, read_file, write_file
 from burnish.target import PriorCandidate, PriorTuning
@@ -49,6 +51,10 @@ class Refinement:
     """What each stage took."""
     fingerprint: Fingerprint
     """Of the network without its last layer."""
+    weights: Tensor | None = None
+    """(S,): how much each sample counts; None where all count alike."""
+    inputs: InputForm | None = None
+    """Shape and dtype of an input point, where it was a tensor or a dictionary of tensors; not in older files."""
 
     def __post_init__(self) -> None:
         """Refuses parts that do not belong together, as only a damaged file has them."""
@@ -63,6 +69,12 @@ class Refinement:
         dim = self.model.head.dim
         if self.samples.ndim != 2 or len(self.samples) == 0 or self.samples.shape[1] != dim:
             raise ValueError(f"`samples` must have shape (S, {dim}) for this head, got {tuple(self.samples.shape)}.")
+        if self.samples.dtype not in (torch.float32, torch.float64):
+            raise TypeError(f"`samples` must be float32 or float64, got {self.samples.dtype}. Pass them as they were drawn.")
+        if self.weights is not None:
+            check_weights(self.weights, self.samples)
+        if not isinstance(self.inputs, InputForm | None):
+            raise TypeError(f"`inputs` must be an InputForm or None, got {type(self.inputs).__name__}.")
         if self.posterior.dim != dim or self.prior.dim != dim:
             raise ValueError(
                 f"`posterior` and `prior` must have {dim} dimensions, got {self.posterior.dim} and {self.prior.dim}."
@@ -71,8 +83,9 @@ class Refinement:
 
 _KINDS = (
     *(Refinement, Model, Categorical, Bernoulli, GaussianNoise, *POSTERIOR_KINDS),
-    *(Verdict, Drift, HeldOut, Score, Rung, PriorTuning, PriorCandidate, Fingerprint),
+    *(Verdict, Drift, HeldOut, Score, Rung, PriorTuning, PriorCandidate, Fingerprint, InputForm),
 )
+_LATER_FIELDS = {"weights": None, "inputs": None}  # of Refinement: files from before them have none
 
 
 class BayesianNetwork(nn.Module):
@@ -84,17 +97,28 @@ class BayesianNetwork(nn.Module):
     gives the same output, and the module can be exported.
 
     The backbone is the user's network, shared and not copied: `.to(...)` moves or casts both. It runs in eval mode whatever
-    `.train()` says.
+    `.train()` says. In half precision, cast or by `torch.autocast`, it is the backbone that runs so: samples stay what they
+    were, and their outputs and averages are float32.
     """
 
-    samples: Tensor
+    rows: Tensor
+    biases: Tensor | None
+    weights: Tensor | None
 
     def __init__(self, backbone: Backbone, refinement: Refinement) -> None:
         super().__init__()
         self.backbone = backbone
         self.refinement = refinement
         home, _ = place_of(backbone, refinement.samples.device)
-        self.register_buffer("samples", refinement.samples.to(home))
+        rows, biases = refinement.model.linear_head.to_rows(refinement.samples.to(home))
+        self.register_buffer("rows", rows)  # as the product needs them: to copy them at every call would take longer
+        self.register_buffer("biases", biases)
+        self.register_buffer("weights", None if refinement.weights is None else refinement.weights.to(home))
+
+    @property
+    def samples(self) -> Tensor:
+        """(S, d): the draws of the posterior that predictions are averaged over."""
+        return self.model.linear_head.from_rows(self.rows, self.biases)
 
     @property
     def posterior(self) -> Gaussian | FlowPosterior | SamplePosterior:
@@ -139,7 +163,16 @@ class BayesianNetwork(nn.Module):
         features = self.backbone(**kwargs) if x is None else self.backbone(x, *args, **kwargs)
         if features.ndim != 2:
             raise ValueError(f"`x` must be a batch, with one row per point, got features of shape {tuple(features.shape)}.")
-        return self.model.likelihood.average(self.model(self.samples, features.to(self.samples.dtype)))
+        return self._average(features)
+
+    def _average(self, features: Tensor) -> Tensor:
+        """Over the samples, in their precision."""
+        kind = self.rows.device.type
+        if torch.is_autocast_enabled(kind):
+            with torch.autocast(kind, enabled=False):
+                return self._average(features)
+        outputs = self.model.linear_head.of_rows(self.rows, self.biases, features.to(self.rows.dtype))
+        return self.model.likelihood.average(outputs, self.weights)
 
     @torch.no_grad()
     def predict(self, x: Any, *, batch_size: int = 512, keep_samples: bool = True) -> Prediction:
@@ -154,7 +187,7 @@ class BayesianNetwork(nn.Module):
         known = isinstance(x, Tensor | Mapping | list | tuple) or hasattr(x, "__array__")
         if not known or getattr(x, "ndim", 1) == 0:
             raise TypeError(f"`x` must be a tensor, an array or a dictionary of them, got {x!r}. Pass one row per point.")
-        home, dtype = place_of(self.backbone, self.samples.device)
+        home, dtype = place_of(self.backbone, self.rows.device)
         try:
             parts = [call_network(self.backbone, to_device(piece, home, dtype)) for piece in split_rows(x, batch_size)]
         except Exception as error:  # whatever the user's forward raises
@@ -164,13 +197,42 @@ class BayesianNetwork(nn.Module):
             ) from error
         if not parts:
             raise ValueError("`x` must hold at least one point, got none. Pass one row per point.")
-        features = torch.cat(parts).to(self.samples.device, self.samples.dtype)
+        features = torch.cat(parts).to(self.rows)
         if features.ndim != 2 or features.shape[1] != self.model.linear_head.num_features:
             raise ValueError(
                 f"`x` must be a batch of inputs with one row per point, got one that has features of shape "
                 f"{tuple(features.shape)}. Add the dimension of the batch: `x.unsqueeze(0)`."
             )
-        return predict_at(self.model, self.samples, features, keep_samples=keep_samples)
+        with torch.autocast(self.rows.device.type, enabled=False):
+            return predict_at(self.model, self.samples, features, weights=self.weights, keep_samples=keep_samples)
+
+    def with_samples(self, samples: WeightedSamples) -> "BayesianNetwork":
+        """A Bayesian network around the same backbone that predicts with these samples, such as `select_samples` chooses.
+
+        Posterior, prior and verdict remain those of the refinement.
+        """
+        if not isinstance(samples, WeightedSamples):
+            raise TypeError(
+                f"`samples` must be WeightedSamples, got {type(samples).__name__}. Pass the result of `select_samples`, or "
+                "`WeightedSamples(samples, weights)`."
+            )
+        if samples.dim != self.model.head.dim:
+            raise ValueError(
+                f"`samples` must have the {self.model.head.dim} dimensions of the last layer, got {samples.dim}. "
+                "Pass samples of this network's posterior."
+            )
+        refinement = replace(self.refinement, samples=samples.samples, weights=samples.weights)
+        return BayesianNetwork(self.backbone, refinement)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Self:
+        """Moves and casts, but never the samples below float32: rounded, they would be other samples."""
+        own = {name: buffer for name, buffer in self._buffers.items() if buffer is not None}
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, before in own.items():
+            after = self._buffers[name]
+            if after is not None and after.is_floating_point() and after.element_size() < 4:
+                self._buffers[name] = before.to(after.device, torch.float32)
+        return self
 
     def train(self, mode: bool = True) -> Self:
         """Sets only the module's own flag: the shared network keeps its mode, and predictions are in eval mode always."""
@@ -185,6 +247,27 @@ class BayesianNetwork(nn.Module):
         tree, tensors = encode(replace(self.refinement, fingerprint=self._current_fingerprint()), _KINDS)
         write_file(path, {"refinement": tree}, tensors)
 
+    def export(self, path: str | os.PathLike[str], example: Any = None, *, format: str = "onnx") -> None:
+        """Writes the network with its samples as one graph: a file that needs neither burnish nor the network's code.
+
+        It takes batches of any size, under the names of the network's own arguments, draws nothing, and returns `log_probs`
+        (N, C), `entropy` (N,) and `mutual_information` (N,), of one logit with two columns; for regression `mean`,
+        `epistemic_variance` and `variance`. All dimensions but that of the batch are those of the example.
+
+        Args:
+            path: a file in an existing folder; one that exists is replaced.
+            example: a batch of inputs, as the network takes them; of the form that `refine` has seen when not given.
+            format: "onnx", or "torch" for a program that `torch.export.load` reads (.pt2).
+        """
+        if example is None:
+            if self.refinement.inputs is None:
+                raise ValueError(
+                    "`example` must be given, because the form of the inputs is not known: the file is older, or they were "
+                    "neither a tensor nor a dictionary of tensors. Pass a batch of inputs."
+                )
+            example = self.refinement.inputs.example()
+        export_network(path, self.backbone, self.model, self.samples, self.weights, example, format)
+
     def _current_fingerprint(self) -> Fingerprint:
         """Of the backbone as it is: in another precision perhaps, but not with other weights."""
         before, now = self.refinement.fingerprint, fingerprint(self.backbone)
@@ -198,7 +281,8 @@ class BayesianNetwork(nn.Module):
     def extra_repr(self) -> str:
         """One line: how many samples of what."""
         head = self.model.linear_head
-        return f"{len(self.samples)} samples of {head.num_outputs} x {head.num_features} weights, {self.model.likelihood}"
+        count = len(self.rows) // head.num_outputs
+        return f"{count} samples of {head.num_outputs} x {head.num_features} weights, {self.model.likelihood}"
 
 
 def load(path: str | os.PathLike[str], network: nn.Module) -> BayesianNetwork:
@@ -211,7 +295,10 @@ def load(path: str | os.PathLike[str], network: nn.Module) -> BayesianNetwork:
     if not isinstance(network, nn.Module):
         raise TypeError(f"`network` must be a torch.nn.Module, got {type(network).__name__}. Pass the trained module.")
     header, tensors = read_file(path)
-    refinement = decode(header.get("refinement"), tensors, _KINDS)
+    tree = header.get("refinement")
+    if isinstance(tree, dict) and isinstance(tree.get("fields"), dict):
+        tree = {**tree, "fields": {**_LATER_FIELDS, **tree["fields"]}}
+    refinement = decode(tree, tensors, _KINDS)
     if not isinstance(refinement, Refinement):
         raise ValueError(f"`path` {os.fspath(path)} must hold a refinement, got {type(refinement).__name__}. Save it again.")
     layer = dict(network.named_modules(remove_duplicate=False)).get(refinement.head)

@@ -56,11 +56,7 @@ def demo(
     from burnish.storage import replace_file
     from burnish.studies.digits import run_demo
 
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        typer.echo(f"`--out` must be a folder that can be made, got {out} ({error.strerror}). Pass another.", err=True)
-        raise typer.Exit(2) from None
+    _make_folder(out)
     began = time.perf_counter()
     result = run_demo(seed, progress=True)
     report = write_report(result, out / "report.html", command=f"burnish demo --seed {seed}")
@@ -71,6 +67,66 @@ def demo(
         return
     _print_table(result)
     typer.echo(f"{result.verdict}\n{time.perf_counter() - began:.0f} s in all. The report: {report.resolve()}")
+
+
+@app.command(short_help="One of four studies of how predictions are averaged: a table, a figure and a record.")
+def study(
+    name: Annotated[str, typer.Argument(help="logistic-integral, linearised-vs-mc, mpa-vs-mc or toy-logistic.")],
+    out: Annotated[Path, typer.Option(help="Folder for NAME.json and NAME.svg; made if it is missing.")] = Path(
+        "burnish-study"
+    ),
+    seed: Annotated[int, typer.Option(min=0, help="Of data and draws.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the record instead of the table.")] = False,
+) -> None:
+    """Repeat one of the paper's studies of posteriors and predictions, in minutes, and write its figure and its record.
+
+    logistic-integral: Monte Carlo and the probit approximation for the average of a sigmoid over a Gaussian.
+    linearised-vs-mc: one Gaussian over a regression network's weights, sampled and linearised, with HMC as the judge.
+    mpa-vs-mc: confidence of a classification network by sampling and by the multi-class probit approximation.
+    toy-logistic: posteriors of two weights, and their distances to HMC.
+    """
+    from burnish.storage import replace_file
+    from burnish.studies.records import STUDIES, record_study, record_text, summarise
+
+    if name not in STUDIES:
+        typer.echo(f"`NAME` must be one of {', '.join(STUDIES)}, got {name!r}. Pass one of them.", err=True)
+        raise typer.Exit(2)
+    _make_folder(out)
+    from burnish.report.study_figures import draw_study
+
+    record = record_study(name, seed=seed, progress=True)
+    text = record_text(record)
+    replace_file(out / f"{name}.json", f"{text}\n".encode())
+    replace_file(out / f"{name}.svg", f"{draw_study(record)}\n".encode())
+    if as_json:
+        typer.echo(text)
+        return
+    _print_study(STUDIES[name], *summarise(record))
+    where = (out / f"{name}.svg").resolve()
+    typer.echo(f"{record['seconds']:.0f} s in all. The figure: {where}")
+
+
+def _make_folder(out: Path) -> None:
+    """Before the work, which would be lost."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        typer.echo(f"`--out` must be a folder that can be made, got {out} ({error.strerror}). Pass another.", err=True)
+        raise typer.Exit(2) from None
+
+
+def _print_study(title: str, header: list[str], rows: list[list[str]]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, title=title[0].upper() + title[1:], title_justify="left")
+    table.add_column(header[0])
+    for column in header[1:]:
+        table.add_column(column, justify="right")
+    for row in rows:
+        table.add_row(*row)
+    Console(width=max(120, Console().width)).print(table)
 
 
 def _print_table(result: "DigitsDemo") -> None:

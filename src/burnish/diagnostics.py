@@ -8,10 +8,21 @@ from torch import Tensor
 
 from burnish._checks import check_at_least, check_finite, check_like, check_positive
 from burnish.heads import LinearHead
+from burnish.noise import check_generator
 from burnish.posteriors import DensityPosterior
 from burnish.target import Target
 
-__all__ = ["Elbo", "Importance", "class_contrasts", "elbo", "importance", "log_ratios", "median_bandwidth", "mmd"]
+__all__ = [
+    "Elbo",
+    "Importance",
+    "class_contrasts",
+    "elbo",
+    "importance",
+    "log_ratios",
+    "median_bandwidth",
+    "mmd",
+    "resplit_range",
+]
 
 _CHUNK_ENTRIES = 2**22  # entries of one block of a kernel matrix, 32 MiB each
 _CHUNK_DRAWS = 64  # draws whose log posterior is computed at once
@@ -89,6 +100,51 @@ def mmd(samples: Tensor, reference: Tensor, *, bandwidth: float | None = None, u
     check_positive("bandwidth", bandwidth, "It is a distance; leave it out for the median of the reference.")
     within = [_within(points, bandwidth, unbiased) for points in (samples, reference)]
     return sum(within) - 2.0 * _kernel_sum(samples, reference, bandwidth) / (len(samples) * len(reference))
+
+
+@torch.no_grad()
+def resplit_range(
+    draws: Tensor,
+    *,
+    bandwidth: float | None = None,
+    num_splits: int = 2000,
+    level: float = 0.99,
+    generator: torch.Generator,
+) -> tuple[float, float]:
+    """The central range of the unbiased `mmd` between random halves of the chains of one distribution.
+
+    An MMD says little by itself: this is what it is where there is nothing to find. A chain goes to one half as a whole, so
+    what its draws have in common widens the range as it should. Compare it with the `mmd` of as many draws as a half has.
+
+    Args:
+        draws: (chains, n, d), of an even number of chains.
+        bandwidth: of the kernel; `median_bandwidth` of all draws when None. It must be that of the `mmd` compared with.
+        num_splits: random halves to look at.
+        level: share of the splits inside the range.
+        generator: on the device of the draws.
+
+    Returns:
+        The lower and the upper end.
+    """
+    _check_chains(draws)
+    check_at_least("num_splits", num_splits, 1)
+    check_positive("level", level, "0.99 is usual.")
+    if level >= 1.0:
+        raise ValueError(f"`level` must lie between 0 and 1, got {level}. 0.99 is usual.")
+    check_generator(generator, draws.device)
+    if bandwidth is None:
+        bandwidth = median_bandwidth(draws.flatten(0, 1))
+    check_positive("bandwidth", bandwidth, "It is a distance; leave it out for the median of the draws.")
+    sums, chains = _chain_sums(draws, bandwidth), len(draws)
+    order = torch.rand(num_splits, chains, generator=generator, device=draws.device).argsort(1)
+    side = (order < chains // 2).double()
+    size = chains // 2 * draws.shape[1]
+    across = ((side @ sums) * (1.0 - side)).sum(1)
+    within = sums.sum() - 2.0 * across  # in both halves together, each pair in both orders
+    values = within / (size * (size - 1)) - 2.0 * across / size**2
+    tails = torch.tensor([(1.0 - level) / 2.0, (1.0 + level) / 2.0], dtype=torch.float64, device=draws.device)
+    low, high = torch.quantile(values, tails).tolist()
+    return low, high
 
 
 def class_contrasts(theta: Tensor, head: LinearHead) -> Tensor:
@@ -183,6 +239,17 @@ def _check_samples(name: str, samples: Tensor, minimum: int) -> None:
     check_finite(name, samples, "Discard diverged chains first.")
 
 
+def _check_chains(draws: Tensor) -> None:
+    if not isinstance(draws, Tensor):
+        raise TypeError(f"`draws` must be a torch.Tensor, got {type(draws).__name__}. Convert it with `torch.as_tensor`.")
+    if draws.ndim != 3 or len(draws) < 4 or len(draws) % 2 or not draws.shape[1] or not draws.is_floating_point():
+        raise ValueError(
+            "`draws` must be floating-point of shape (chains, n, d), with an even number of chains, at least 4, got "
+            f"{draws.dtype} of shape {tuple(draws.shape)}. Pass the draws of both runs by chain, or leave one chain out."
+        )
+    check_finite("draws", draws, "Discard diverged chains first.")
+
+
 def _within(points: Tensor, bandwidth: float, unbiased: bool) -> float:
     """The mean of the kernel over pairs of rows, without those of a row with itself where unbiased."""
     total, count = _kernel_sum(points, points, bandwidth), len(points)
@@ -197,6 +264,20 @@ def _kernel_sum(left: Tensor, right: Tensor, bandwidth: float) -> float:
     for chunk in torch.split(left, rows):
         total += float(_squared_distances(chunk.double(), right).div_(-(bandwidth**2)).exp_().sum())
     return total
+
+
+def _chain_sums(draws: Tensor, bandwidth: float) -> Tensor:
+    """The kernel summed over the pairs of draws of two chains, for all pairs of chains; no draw is paired with itself."""
+    chains, count = draws.shape[:2]
+    flat = draws.flatten(0, 1).double()
+    rows = max(1, _CHUNK_ENTRIES // (len(flat) * count))
+    parts = []
+    for chunk in torch.split(draws, rows):
+        kernel = _squared_distances(chunk.flatten(0, 1).double(), flat).div_(-(bandwidth**2)).exp_()
+        parts.append(kernel.view(len(chunk), count, chains, count).sum((1, 3)))
+    sums = torch.cat(parts)
+    sums.diagonal().sub_(count)
+    return sums
 
 
 def _squared_distances(left: Tensor, right: Tensor) -> Tensor:

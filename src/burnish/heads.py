@@ -74,11 +74,24 @@ class LinearHead:
 
     def __call__(self, theta: Tensor, inputs: Tensor) -> Tensor:
         """Outputs (..., N, C) for parameters (..., d) and inputs (N, P)."""
+        outputs = self.of_rows(*self.to_rows(theta), inputs)
+        return outputs.view(*theta.shape[:-1], *outputs.shape[1:])
+
+    def to_rows(self, theta: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The weights of all vectors (..., d) below each other (S C, P), and their biases (S C, 1)."""
         weight, bias = self._split(theta)
+        return weight.reshape(-1, self.num_features), None if bias is None else bias.reshape(-1, 1)
+
+    def from_rows(self, rows: Tensor, biases: Tensor | None) -> Tensor:
+        """The inverse of `to_rows`: vectors (S, d)."""
+        weight = rows.reshape(-1, self.num_outputs * self.num_features)
+        return weight if biases is None else torch.cat([weight, biases.reshape(-1, self.num_outputs)], dim=1)
+
+    def of_rows(self, rows: Tensor, biases: Tensor | None, inputs: Tensor) -> Tensor:
+        """Outputs (S, N, C) for what `to_rows` gave: whoever keeps that saves a copy of all weights for every call."""
         # (S C, P) @ (P, N): contiguous along N, which makes every later sum over classes a pass over long rows.
-        rows = weight.reshape(-1, self.num_features)
-        outputs = rows @ inputs.T if bias is None else torch.addmm(bias.reshape(-1, 1), rows, inputs.T)
-        return outputs.view(*theta.shape[:-1], self.num_outputs, inputs.shape[0]).transpose(-1, -2)
+        outputs = rows @ inputs.T if biases is None else torch.addmm(biases, rows, inputs.T)
+        return outputs.view(-1, self.num_outputs, inputs.shape[0]).transpose(-1, -2)
 
     def linearise(self, theta: Tensor, inputs: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         """Outputs and `pullback`, which is the same at every theta."""

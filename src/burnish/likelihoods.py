@@ -144,17 +144,23 @@ class Categorical(Likelihood):
         return weighted - probs * weighted.sum(-1, keepdim=True)
 
     def average(self, outputs: Tensor, weights: Tensor | None = None) -> Tensor:
-        return _log_mean_exp(outputs.log_softmax(-1), weights)
+        if outputs.stride(-1) == 1:
+            return _log_mean_exp(outputs.log_softmax(-1), weights)
+        # as heads hand them over, contiguous along N: softmax over a dimension that is not the last needs no copy
+        return _log_mean_exp(outputs.transpose(-1, -2).log_softmax(-2), weights).transpose(-1, -2)
 
     def probs(self, outputs: Tensor) -> Tensor:
         return outputs.softmax(-1)
 
 
 def _log_mean_exp(values: Tensor, weights: Tensor | None) -> Tensor:
-    """The logarithm of the average over the first dimension of what `values` are logarithms of."""
-    if weights is None:
-        return values.logsumexp(0) - math.log(len(values))
-    return (values + weights.log().view(-1, *[1] * (values.ndim - 1))).logsumexp(0)
+    """The logarithm of the average over the first dimension of what `values` are logarithms of; overwrites them.
+
+    As `logsumexp` has it, with fewer passes and nothing allocated.
+    """
+    top = values.amax(0)
+    shares = (values - top if values.requires_grad else values.sub_(top)).exp_()
+    return (shares.mean(0) if weights is None else torch.tensordot(weights, shares, 1)).log_().add_(top)
 
 
 def _complement(probs: Tensor) -> Tensor:

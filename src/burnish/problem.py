@@ -15,6 +15,7 @@ from burnish.features import Backbone, extract_named, place_of, split_last_layer
 from burnish.heads import Model
 from burnish.inference.folds import check_enough
 from burnish.inference.temperature import fit_temperature, residual_std
+from burnish.input_form import InputForm
 from burnish.likelihoods import Bernoulli, Categorical, GaussianNoise, Likelihood
 from burnish.progress import Stages
 from burnish.target import check_prior_value
@@ -38,6 +39,8 @@ class Problem:
     temperature: float | None
     estimated_noise: bool
     """Whether a regressor's noise was estimated, on the held-out points where there are any."""
+    inputs: InputForm | None
+    """Shape and dtype of an input point."""
 
 
 def read_problem(
@@ -81,7 +84,8 @@ def read_problem(
     temperature = None
     if held_out is not None and not isinstance(model.likelihood, GaussianNoise):
         temperature = fit_temperature(model, theta, held_out).temperature
-    return Problem(backbone, model, network_model, theta, train, held_out, temperature, estimated_noise)
+    form = InputForm.of(example)
+    return Problem(backbone, model, network_model, theta, train, held_out, temperature, estimated_noise, form)
 
 
 def _open(name: str, data: Any) -> tuple[tuple[Any, ...], Iterator[tuple[Any, ...]]]:

@@ -129,6 +129,7 @@ def refine(
         temperature=problem.temperature,
         seconds=stages.seconds,
         fingerprint=fingerprint(problem.backbone),
+        inputs=problem.inputs,
     )
     return BayesianNetwork(problem.backbone, refinement)
 

@@ -282,6 +282,7 @@ def _embeddable(svg: str) -> str:
     svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
     svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
     svg = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), svg)  # a hundredth of a point is enough
+    svg = re.sub(r'(<image[^>]*?) id="[^"]*"', r"\1", svg)  # equal images have equal ids, and nothing refers to them
     mark = "f" + hashlib.sha256(svg.encode()).hexdigest()[:8]
     svg = re.sub(r'\bid="', f'id="{mark}-', svg)
     svg = re.sub(r'href="#', f'href="#{mark}-', svg)
