@@ -106,7 +106,7 @@ def test_draws_have_the_moments_they_claim(directions):
     shapes = {"none": None, "shared": (3, 3), "own": (2, 3, 3)}
     root = None if shapes[directions] is None else normal(*shapes[directions])
     outputs = OutputGaussian(normal(2, 3, seed=1), normal(2, 3, seed=2).abs(), root)
-    draws = outputs.from_noise(normal(200_000, 2, 3, seed=5))
+    draws = outputs.mean + outputs.deviations(normal(200_000, 2, 3, seed=5))
     error = 5 * (outputs.variance.max() / 200_000).sqrt()
     torch.testing.assert_close(draws.mean(0), outputs.mean, atol=float(error), rtol=0)
     for point in range(2):
@@ -121,7 +121,7 @@ def test_outputs_that_do_not_move_have_no_variance():
     (outputs,) = output_gaussians(head, posterior, inputs, joint=True)
     assert bool((outputs.covariance[0] == 0).all())
     assert bool((outputs.variance[1:] > 0).all())
-    assert bool(torch.isfinite(outputs.from_noise(normal(2, 3, OUTPUTS))).all())
+    assert bool(torch.isfinite(outputs.deviations(normal(2, 3, OUTPUTS))).all())
 
 
 def test_jacobians_that_do_not_fit_are_refused(monkeypatch):

@@ -268,6 +268,19 @@ def test_quasi_random_and_antithetic_draws_through_predict():
     assert float(errors["sobol"]) < 0.5 * float(errors["iid"])
 
 
+@pytest.mark.parametrize("num_samples", [1, 5, 6])
+def test_antithetic_draws_of_outputs(num_samples):
+    """Each is as one that is drawn alone, and they come in pairs around the outputs' mean."""
+    model = Model(LinearHead(3, 2), GaussianNoise(0.1))
+    posterior = dense(8)
+    options = {"method": "mc-outputs", "noise": "antithetic", "generator": make_generator(0)}
+    found = predict(model, posterior, INPUTS, num_samples=num_samples, **options)
+    assert found.samples.shape == (num_samples, 7, 2)
+    half = (num_samples + 1) // 2
+    for one, other in zip(found.samples[: num_samples - half], found.samples[half:], strict=True):
+        torch.testing.assert_close(0.5 * (one + other), model(posterior.mean, INPUTS))
+
+
 def test_weighted_samples_are_used_as_they_are():
     model = Model(LinearHead(3, 4), Categorical())
     samples = dense(16).sample(5, generator=make_generator(0))
@@ -322,8 +335,10 @@ def test_methods_that_do_not_fit_are_refused():
         predict(model, gaussian(20), INPUTS, method="mc-outputs")
     with pytest.raises(TypeError, match=r"`generator` must be a torch.Generator, got NoneType"):
         predict(model, gaussian(20), INPUTS)
-    with pytest.raises(ValueError, match="`noise` 'sobol' is for method 'mc', got method 'probit'"):
-        predict(model, gaussian(20), INPUTS, method="probit", noise="sobol")
+    with pytest.raises(ValueError, match="`noise` 'sobol' is for method 'mc', got method 'mc-outputs'"):
+        predict(model, gaussian(20), INPUTS, method="mc-outputs", noise="sobol", generator=make_generator(0))
+    with pytest.raises(ValueError, match="`noise` 'antithetic' is for methods 'mc' and 'mc-outputs', got method 'probit'"):
+        predict(model, gaussian(20), INPUTS, method="probit", noise="antithetic")
     with pytest.raises(TypeError, match="`noise` 'antithetic' needs a posterior that is made of noise, got SamplePosterior"):
         predict(model, draws, INPUTS, noise="antithetic", generator=make_generator(0))
     network, theta = flatten_network(tanh_network(3), example=INPUTS)

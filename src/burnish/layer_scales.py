@@ -54,7 +54,8 @@ class Kronecker(Scale):
             )
         std = (torch.outer(left_values.clamp_min(0), right_values.clamp_min(0)) + precision).rsqrt()
         dtype = left.dtype if dtype is None else dtype
-        return cls(left_vectors.to(dtype), right_vectors.to(dtype), std.to(dtype), layout)
+        # row by row, as products want them; eigenvectors come column by column
+        return cls(left_vectors.to(dtype).contiguous(), right_vectors.to(dtype).contiguous(), std.to(dtype), layout)
 
     @property
     def dim(self) -> int:

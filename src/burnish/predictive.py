@@ -114,7 +114,7 @@ def predict(
         inputs: features (N, P), or what a network takes for a `FlatNetwork`.
         method: one of the above.
         num_samples: draws of the posterior, or of the outputs.
-        noise: what draws are made of, for method "mc": "iid", "antithetic" or "sobol".
+        noise: what draws are made of: "iid"; "antithetic", for methods "mc" and "mc-outputs"; "sobol", for method "mc".
         generator: on the device of the posterior.
         keep_samples: whether the result holds every sample's own prediction; without, memory is that of the averages.
     """
@@ -139,8 +139,10 @@ def predict(
         return predict_at(model, theta, inputs, keep_samples=keep_samples)
     gaussian = _check_gaussian(method, posterior, model)
     check_like("inputs", inputs, gaussian.mean, "the posterior")
-    if noise != "iid":
-        raise ValueError(f"`noise` {noise!r} is for method 'mc', got method {method!r}. Leave one of them out.")
+    check_choice("noise", noise, NOISES)
+    if noise == "sobol" or (noise != "iid" and method != "mc-outputs"):
+        fits = "methods 'mc' and 'mc-outputs'" if noise == "antithetic" else "method 'mc'"
+        raise ValueError(f"`noise` {noise!r} is for {fits}, got method {method!r}. Leave one of them out.")
     likelihood = model.likelihood
     if method not in SAMPLED or (method == "linearised" and isinstance(likelihood, GaussianNoise)):
         joint = method == "bridge" or (method != "probit" and model.head.num_outputs == 2)
@@ -148,7 +150,7 @@ def predict(
         return _join([_closed_form(method, likelihood, outputs) for outputs in parts])
     check_generator(generator, inputs.device)
     assert generator is not None
-    draws = _sampled_outputs(method, model, gaussian, inputs, num_samples, generator)
+    draws = _sampled_outputs(model, gaussian, inputs, num_samples, noise == "antithetic", generator)
     return _join([average_outputs(model, outputs, keep_samples=keep_samples) for outputs in draws])
 
 
@@ -224,9 +226,9 @@ def _check_gaussian(method: str, posterior: Posterior, model: Model) -> Gaussian
 
 
 def _sampled_outputs(
-    method: str, model: Model, gaussian: Gaussian, inputs: Tensor, num_samples: int, generator: torch.Generator
+    model: Model, gaussian: Gaussian, inputs: Tensor, num_samples: int, antithetic: bool, generator: torch.Generator
 ) -> Iterator[Tensor]:
-    """Draws of the outputs (S, n, C), for some points at a time."""
+    """Draws of the outputs (S, n, C), for some points at a time: of a network at its tangent, in pairs if antithetic."""
     head = model.head
     rows = max(1, _CHUNK_ENTRIES // (num_samples * head.entries))
     if isinstance(head, FlatNetwork):
@@ -236,9 +238,13 @@ def _sampled_outputs(
         return
     for chunk in torch.split(inputs, rows):
         for outputs in output_gaussians(head, gaussian, chunk, joint=True):
-            shape = (num_samples, *outputs.mean.shape)
+            count = (num_samples + 1) // 2 if antithetic else num_samples
+            shape = (count, *outputs.mean.shape)
             noise = torch.randn(shape, generator=generator, dtype=inputs.dtype, device=inputs.device)
-            yield outputs.from_noise(noise)
+            deviations = outputs.deviations(noise)
+            if antithetic:  # half the products, and the outputs' mean is exact
+                deviations = torch.cat([deviations, -deviations])[:num_samples]
+            yield outputs.mean + deviations
 
 
 def _along(head: FlatNetwork, mean: Tensor, inputs: Tensor, tangents: Tensor) -> Tensor:
