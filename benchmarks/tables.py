@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from burnish.studies.records import STUDIES, summarise
+from predictive_tables import SOURCES
 from study_tables import NOTES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -384,6 +385,14 @@ def costs() -> str:
     return markdown(header, rows) + note + _origin(record)
 
 
+def prediction(name: str) -> str:
+    """A table about prediction, with what stands below it."""
+    source, make = SOURCES[name]
+    record = load(source)
+    header, rows, note = make(record)
+    return f"{markdown(header, rows)}\n\n{note}" + _origin(record)
+
+
 def study(name: str) -> str:
     """The table of a study, as its command prints it, and what the table leaves out."""
     record = load(f"study-{name}")
@@ -434,6 +443,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "all-layers": all_layers,
     "subspaces": subspaces,
     "costs": costs,
+    **{name: partial(prediction, name) for name in SOURCES},
     **{f"study-{name}": partial(study, name) for name in STUDIES},
 }
 

@@ -44,9 +44,9 @@ def _logistic_integral(results: Mapping[str, Any]) -> str:
         count = results["monte_carlo"]["num_samples"]
         _draw_errors(rows[1][0], results, "monte_carlo", f"Monte Carlo, S = {count}")
         _draw_errors(rows[1][1], results, "probit", "probit")
-        for axes, what, title in ((rows[2][0], "max", "largest error"), (rows[2][1], "mean", "mean error")):
+        for axes, what, name in ((rows[2][0], "max", "largest error"), (rows[2][1], "mean", "mean error")):
             _draw_by_size(axes, results, what)
-            axes.set(title=f"{title} over the grid", xlabel="draws S")
+            axes.set(title="over the grid", xlabel="draws S", ylabel=name)
         rows[2][0].legend(loc="upper right", handlelength=1.2, borderpad=0, fontsize=_SMALL)
     return svg()
 
@@ -60,7 +60,7 @@ def _draw_integrand(axes: "Axes", mean: float, std: float) -> None:
     product = (height * density * f.sigmoid()).tolist()
     axes.fill_between(f.tolist(), product, color=_BLUE, alpha=0.25, linewidth=0)
     axes.plot(f.tolist(), product, color=_BLUE, label="product")
-    axes.set(title=f"the integrand, m = {mean:g}, s = {std:g}", xlabel="f", yticks=[0, 1], ylim=(0, 1.75))
+    axes.set(title=f"the integrand, m = {mean:g}, s = {std:g}", xlabel="f", ylabel="value", yticks=[0, 1], ylim=(0, 1.75))
     axes.legend(loc="upper left", handlelength=1.0, borderpad=0, fontsize=_SMALL, ncols=2, columnspacing=0.8)
 
 
@@ -71,7 +71,7 @@ def _draw_standard_errors(axes: "Axes", results: Mapping[str, Any]) -> None:
         axes.plot(sizes, exact, color=colour, linewidth=1.3, label=f"{cell['mean']:g}, {cell['std']:g}")
         axes.plot(sizes, cell["empirical"], color=colour, marker="o", markersize=3.5, linestyle="none")
     _log_axes(axes)
-    axes.set(title="standard error", xlabel="draws S")
+    axes.set(title="error expected at (m, s)", xlabel="draws S", ylabel="standard error")
     axes.legend(title="m, s", title_fontsize=_SMALL, loc="lower left", handlelength=1.0, borderpad=0, fontsize=_SMALL)
 
 
