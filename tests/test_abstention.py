@@ -7,7 +7,7 @@ import torch
 
 from burnish.abstention import Abstention, fit_abstention
 from burnish.noise import make_generator
-from burnish.predictive import Prediction
+from burnish.prediction import Prediction
 
 
 def binary(confidence, right):

@@ -13,13 +13,13 @@ SOURCE = Path(burnish.__file__).parent
 
 # lowest first; a module imports from lower entries only, the entries of one tuple in any order that has no cycle
 LAYERS = [
-    ("_checks", "errors"),
+    ("_checks", "errors", "evaluation"),
     ("noise", "likelihoods", "convergence", "integrals", "herding"),
     ("heads",),
     ("scales", "layer_scales"),
     ("bijections",),
     ("linear_bijections",),
-    ("batches", "encoding", "storage", "progress", "input_form"),
+    ("batches", "encoding", "storage", "progress", "input_form", "prediction"),
     ("posteriors", "features"),
     ("flat_network", "posterior_files"),
     ("derivatives",),

@@ -49,7 +49,8 @@ from burnish.posteriors import (
     SamplePosterior,
     WeightedSamples,
 )
-from burnish.predictive import Prediction, predict
+from burnish.prediction import Prediction
+from burnish.predictive import predict
 from burnish.refine import refine
 from burnish.sample_selection import SampleSelection, select_samples
 from burnish.scales import Dense, Diagonal, LowRank, Scale

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from burnish import metrics
 from burnish._checks import check_choice, check_tensor
-from burnish.predictive import Prediction
+from burnish.prediction import Prediction
 
 __all__ = ["Abstention", "fit_abstention"]
 

@@ -21,7 +21,8 @@ from burnish.ladder import Rung
 from burnish.likelihoods import Bernoulli, Categorical, GaussianNoise
 from burnish.posteriors import KINDS as POSTERIOR_KINDS
 from burnish.posteriors import FlowPosterior, Gaussian, SamplePosterior, WeightedSamples, check_weights
-from burnish.predictive import Prediction, predict_at
+from burnish.prediction import Prediction
+from burnish.predictive import predict_at
 from burnish.storage import Fingerprint, check_fingerprint, fingerprint, read_file, write_file
 from burnish.target import PriorCandidate, PriorTuning
 from burnish.verdict import Verdict

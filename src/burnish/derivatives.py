@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from burnish.features import evaluation_mode
+from burnish.evaluation import evaluation_mode
 from burnish.flat_network import FlatNetwork, plain_attention
 
 __all__: list[str] = []

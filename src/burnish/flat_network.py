@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from burnish._checks import check_finite, check_like, check_tensor
-from burnish.features import evaluation_mode
+from burnish.evaluation import check_evaluation, evaluation_mode
 from burnish.heads import Model
 from burnish.likelihoods import Categorical, Likelihood
 
@@ -183,36 +183,6 @@ def flatten_network(
     )
     head = replace(_verified(head, theta, example, outputs), entries=_count_entries(head, theta, example))
     return Model(head, Categorical() if likelihood is None else likelihood), theta
-
-
-def check_evaluation(network: nn.Module) -> None:
-    """Refuses a network whose outputs depend on chance, or on the other points of a batch."""
-    for name, part in network.named_modules():
-        kind = type(part).__name__
-        if isinstance(part, nn.modules.batchnorm._NormBase):
-            alone = isinstance(part, nn.modules.instancenorm._InstanceNorm)  # every point by itself
-            if part.training and not (alone and part.running_mean is None):
-                raise ValueError(
-                    f"`network` must be in eval mode, got {kind} {name!r} in train mode, which does not use its running "
-                    "statistics. Call `network.eval()` first."
-                )
-            if part.running_mean is None and not alone:
-                raise ValueError(
-                    f"`network` must normalise every point by itself, got {kind} {name!r} without running statistics. "
-                    "Train it with `track_running_stats=True`, or use LayerNorm."
-                )
-        elif part.training and _drops(part):
-            raise ValueError(
-                f"`network` must be in eval mode, got {kind} {name!r} in train mode, whose outputs are random. "
-                "Call `network.eval()` first."
-            )
-
-
-def _drops(part: nn.Module) -> bool:
-    """Whether a module drops some of its numbers in train mode."""
-    if isinstance(part, nn.modules.dropout._DropoutNd):
-        return part.p > 0.0
-    return isinstance(part, nn.RNNBase | nn.MultiheadAttention) and part.dropout > 0.0
 
 
 def _choose(tensors: dict[str, Tensor], parameters: Iterable[str] | None) -> dict[str, Tensor]:

@@ -4,9 +4,7 @@ What each method approximates, and where it fails, is in docs/predictives.md.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -20,69 +18,13 @@ from burnish.likelihoods import Bernoulli, GaussianNoise, Likelihood
 from burnish.noise import NOISES, check_generator
 from burnish.output_gaussian import OutputGaussian, output_gaussians
 from burnish.posteriors import FlowPosterior, Gaussian, Posterior, WeightedSamples
+from burnish.prediction import Prediction, entropy
 
-__all__ = ["Prediction", "predict"]
+__all__ = ["predict"]
 
 METHODS = ("mc", "mc-outputs", "linearised", "probit", "bridge", "gauss-hermite", "trapezoid")
 SAMPLED = ("mc", "mc-outputs", "linearised")
 _CHUNK_ENTRIES = 2**24  # entries of one (S, n, C) block of outputs
-
-
-@dataclass(frozen=True, eq=False)
-class Prediction:
-    """What is predicted for N inputs: K class probabilities, or K means for regression."""
-
-    mean: Tensor
-    """(N, K): the average over the posterior."""
-    epistemic_variance: Tensor | None = None
-    """(N, K): variance over the posterior, which more data would reduce; None where a method does not know it."""
-    expected_entropy: Tensor | None = None
-    """(N,): entropy of one sample's probabilities, averaged; None for regression, and where a method does not know it."""
-    noise_variance: float | None = None
-    """Variance of the observation noise, which remains; regression only."""
-    samples: Tensor | None = None
-    """(S, N, K): probabilities or means under each sample."""
-
-    @property
-    def probs(self) -> Tensor:
-        """(N, K): predictive probabilities; for one logit, columns for class 0 and class 1."""
-        if self.noise_variance is not None:
-            raise TypeError("`probs` exist for classification only, and this is regression; use `mean` and `variance`.")
-        return self.mean
-
-    @property
-    def confidence(self) -> Tensor:
-        """(N,): the largest probability."""
-        return self.probs.amax(-1)
-
-    @property
-    def entropy(self) -> Tensor:
-        """(N,): entropy of the predictive probabilities in nats, all uncertainty together."""
-        return _entropy(self.probs)
-
-    @property
-    def mutual_information(self) -> Tensor:
-        """(N,): the part of the entropy that is about the parameters: entropy less expected entropy, not negative."""
-        entropy = self.entropy
-        if self.expected_entropy is None:
-            raise TypeError(
-                "`mutual_information` needs the entropy of single draws, and the probit approximation has none; "
-                "predict with method='mc', or 'mc-outputs'."
-            )
-        return (entropy - self.expected_entropy).clamp_min(0.0)
-
-    @property
-    def variance(self) -> Tensor:
-        """(N, K): variance of a new observation in regression: epistemic and noise."""
-        if self.epistemic_variance is None:
-            raise TypeError("`variance` is not known to the probit approximation; predict with method='mc'.")
-        return self.epistemic_variance + (self.noise_variance or 0.0)
-
-    def familiarity(self, by: Literal["confidence", "entropy", "mutual_information"] = "confidence") -> Tensor:
-        """(N,): a score that is higher for more familiar inputs, as `metrics.auroc` and `metrics.fpr95` take it."""
-        check_choice("by", by, ["confidence", "entropy", "mutual_information"])
-        value: Tensor = getattr(self, by)
-        return value if by == "confidence" else -value
 
 
 @torch.no_grad()
@@ -177,7 +119,7 @@ def average_outputs(
     # unbiased, as the sum of squares by S - 1 is where samples count alike; one sample has no variance
     rest = 1.0 - float(weights.square().sum())
     variance = torch.tensordot(weights, (samples - mean).square(), 1) / (rest if len(samples) > 1 else 1.0)
-    expected = None if noise is not None else torch.tensordot(weights, _entropy(samples), 1)
+    expected = None if noise is not None else torch.tensordot(weights, entropy(samples), 1)
     return Prediction(mean, variance, expected, noise, samples if keep_samples else None)
 
 
@@ -310,7 +252,3 @@ def _join(parts: list[Prediction]) -> Prediction:
 
     mean = torch.cat([part.mean for part in parts])
     return Prediction(mean, cat("epistemic_variance"), cat("expected_entropy"), parts[0].noise_variance, cat("samples", 1))
-
-
-def _entropy(probs: Tensor) -> Tensor:
-    return -torch.xlogy(probs, probs).sum(-1)

@@ -19,7 +19,7 @@ from burnish.held_out import HeldOut, Score
 from burnish.ladder import Rung
 from burnish.metrics import Interval
 from burnish.noise import make_generator
-from burnish.predictive import Prediction
+from burnish.prediction import Prediction
 from burnish.report import html
 from burnish.studies.digits import AT_NETWORK, BURNISH, NETWORK, PAPER, RECENTRED, TEMPERATURE, DigitsDemo, Row, Settings
 from burnish.verdict import Verdict

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from burnish._checks import check_at_least, check_finite, check_tensor
 from burnish.errors import FitError
-from burnish.features import evaluation_mode
+from burnish.evaluation import evaluation_mode
 from burnish.flat_network import FlatNetwork, flatten_network
 from burnish.heads import Model
 from burnish.likelihoods import Likelihood

@@ -7,7 +7,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from burnish.features import evaluation_mode
+from burnish.evaluation import evaluation_mode
 from burnish.flat_network import FlatNetwork
 from burnish.heads import LinearHead
 from burnish.noise import make_generator, standard_normal

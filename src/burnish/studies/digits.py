@@ -29,7 +29,8 @@ from burnish.inference.temperature import fit_temperature
 from burnish.ladder import Rung
 from burnish.noise import make_generator
 from burnish.posteriors import DensityPosterior, FlowPosterior, Posterior
-from burnish.predictive import Prediction, predict
+from burnish.prediction import Prediction
+from burnish.predictive import predict
 from burnish.progress import Stages
 from burnish.refine import refine
 from burnish.studies.imagery import SIZES, Split, load_split, outside_images
