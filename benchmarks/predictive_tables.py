@@ -15,7 +15,8 @@ def two_classes(record: dict[str, Any]) -> Table:
     rows = [[_method(row), f"{row['mean']:.4f}", f"{row['max']:.4f}"] for row in record["results"]["two classes"]]
     note = (
         "Absolute errors of one probability against the trapezoid rule, for logits with means in [-10, 10] and standard "
-        "deviations in (0, 10], 1,640 cells. Draws of weights are the same for all cells, those of outputs are not."
+        "deviations in (0, 10], 1,640 cells; of draws the mean over "
+        f"{record['config']['repeats']} repetitions. Draws of weights are the same for all cells, those of outputs are not."
     )
     return ["two classes", "mean error", "largest error"], rows, note
 

@@ -187,7 +187,11 @@ BAD_EXAMPLES = {
     "no points": (torch.zeros(0, 6), ValueError, "`example` must hold at least one point, got none"),
     "a number": (torch.tensor(1.0), TypeError, "`example` must be a batch of tensors, one row per point, got a number"),
     "texts": (["a", "b"], TypeError, "`example` must be a batch of tensors, one row per point, got str"),
-    "another shape": (torch.zeros(3, 7), ValueError, "with 2 points of `example` it fails with RuntimeError"),
+    "another shape": (
+        torch.zeros(3, 7),
+        ValueError,
+        "`example` must be inputs that the network takes, but it fails with RuntimeError",
+    ),
 }
 
 
@@ -200,13 +204,44 @@ def test_bad_examples(bad, path):
     assert os.listdir(path.parent) == []
 
 
+class NamedMean(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(4, 1)
+
+    def forward(self, mean):
+        return self.out(mean)
+
+
+def test_an_input_with_the_name_of_an_output_is_refused(path):
+    x = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
+    bnn = burnish.refine(NamedMean(), (x[:40], x[:40, :1]), validation=(x[40:], x[40:, :1]), progress=False)
+    with pytest.raises(ValueError, match="`network` must not have inputs with names of the graph's outputs, got 'mean'"):
+        bnn.export(path)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("format", ["onnx", "torch"])
+def test_a_file_says_nothing_about_where_it_was_made(path, format):
+    refined("mlp")[0].export(path, format=format)
+    content = path.read_bytes()
+    assert os.fsencode(os.path.dirname(burnish.__file__)) not in content
+    assert os.fsencode(os.path.dirname(__file__)) not in content
+
+
+def test_half_precision_needs_no_example(path):
+    bnn = copy.deepcopy(refined("mlp")[0]).half()
+    bnn.export(path)
+    assert path.exists()
+
+
 def test_the_form_of_inputs():
     x = torch.zeros(5, 3, 2, dtype=torch.int64)
     assert InputForm.of(x) == InputForm(None, ((3, 2),), ("int64",))
     assert InputForm.of({"b": x, "a": x[:, 0, 0].half()}) == InputForm(("b", "a"), ((3, 2), ()), ("int64", "float16"))
     assert InputForm.of([x, x]) is None
     assert InputForm.of({"text": ["a"]}) is None
-    example = InputForm.of({"b": x}).example()
+    example = InputForm.of({"b": x}).example(None)
     assert (example["b"].shape, example["b"].dtype) == ((2, 3, 2), torch.int64)
     with pytest.raises(ValueError, match="`dtypes` must be names of dtypes"):
         InputForm(None, ((3,),), ("save",))

@@ -151,3 +151,36 @@ def test_the_posterior_may_be_fitted_elsewhere_than_the_network_is(network, data
     moved = burnish.refine(network, train, validation=validation, device="cuda", **options)
     assert moved.posterior.mean.is_cuda
     assert moved.predict(test[0]).probs.device.type == "cpu"
+
+
+def test_every_predictive_on_a_gpu_is_that_on_a_cpu(network, data, tmp_path):
+    """Closed forms to rounding, draws to their noise; and selection, export, half precision and abstention run there."""
+    train, validation, test = parts(data)
+    options = {"prior_mean": "head", "prior_precision": 20.0, "method": "laplace", "num_samples": 20}
+    bnn = burnish.refine(network, train, validation=validation, **options)
+    features = bnn.backbone(test[0].cuda()).detach()
+    scale = bnn.posterior.scale
+    assert isinstance(scale, burnish.Dense)
+    here = burnish.Gaussian(bnn.posterior.mean.cpu(), burnish.Dense(scale.factor.cpu()))
+    for method in ("probit", "bridge"):
+        there = burnish.predict(bnn.model, bnn.posterior, features, method=method).probs
+        expected = burnish.predict(bnn.model, here, features.cpu(), method=method).probs
+        torch.testing.assert_close(there.cpu(), expected, rtol=1e-3, atol=1e-4)
+    generator = burnish.make_generator(0, "cuda")
+    reference = burnish.predict(bnn.model, bnn.posterior, features, num_samples=4000, generator=generator).probs
+    for method in ("mc", "mc-outputs", "linearised"):
+        drawn = burnish.predict(bnn.model, bnn.posterior, features, method=method, num_samples=4000, generator=generator)
+        torch.testing.assert_close(drawn.probs, reference, rtol=0, atol=0.03)
+    for noise in ("antithetic", "sobol"):
+        assert burnish.predict(bnn.model, bnn.posterior, features, noise=noise, generator=generator).probs.is_cuda
+    chosen = burnish.select_samples(bnn.model, bnn.posterior, features, num_samples=10, generator=generator)
+    assert chosen.distance < chosen.drawn_distance
+    small = bnn.with_samples(chosen.posterior)
+    full = small(test[0].cuda())
+    small.export(tmp_path / "network.pt2", format="torch")
+    found = torch.export.load(tmp_path / "network.pt2").module()(test[0].cuda())
+    torch.testing.assert_close(found["log_probs"], full, rtol=1e-4, atol=1e-4)
+    rule = burnish.fit_abstention(small.predict(test[0]), test[1].cuda(), coverage=0.5)
+    assert rule.accepts(small.predict(test[0])).is_cuda
+    small.bfloat16()
+    torch.testing.assert_close(small(test[0].cuda().bfloat16()), full, rtol=0, atol=0.3)

@@ -87,31 +87,41 @@ def test_multiclass_probit_moves_with_a_shift_that_softmax_does_not_see():
     assert float((one - other).abs().max()) > 0.01
 
 
+def contrasts(covariance):
+    """The variance of each logit less the mean of all."""
+    count = covariance.shape[-1]
+    projection = torch.eye(count, dtype=torch.float64) - 1 / count
+    return (projection @ covariance @ projection).diagonal(dim1=1, dim2=2)
+
+
 def test_the_bridge_returns_to_the_dirichlet_it_came_from():
     """The Laplace approximation of a Dirichlet in logits, which has this mean and covariance, gives it back."""
     concentration = torch.tensor([[0.7, 2.0, 5.0], [3.0, 3.0, 3.0], [40.0, 0.2, 1.0]], dtype=torch.float64)
     logs = concentration.log()
     mean = logs - logs.mean(-1, keepdim=True)
     inverse = 1 / concentration
-    eye, count = torch.eye(3, dtype=torch.float64), 3
-    covariance = (
-        eye * inverse.unsqueeze(-1)
-        - (inverse.unsqueeze(-1) + inverse.unsqueeze(-2) - inverse.mean(-1).view(-1, 1, 1)) / count
-    )
-    variance, row_sums = covariance.diagonal(dim1=1, dim2=2), covariance.sum(-1)
-    torch.testing.assert_close(integrals.bridge(mean, variance, row_sums), concentration)
+    shared = inverse.unsqueeze(-1) + inverse.unsqueeze(-2) - inverse.mean(-1).view(-1, 1, 1)
+    covariance = torch.eye(3, dtype=torch.float64) * inverse.unsqueeze(-1) - shared / 3
+    torch.testing.assert_close(integrals.bridge(mean, contrasts(covariance)), concentration)
 
 
 def test_the_bridge_does_not_see_a_common_shift_of_the_logits():
     mean, covariance = random_gaussians(4)
     shifted = covariance + 3.0  # a Gaussian number of variance 3 added to all logits
-    arguments = [(matrix.diagonal(dim1=1, dim2=2), matrix.sum(-1)) for matrix in (covariance, shifted)]
-    one, other = (integrals.bridge(mean + k, *argument) for k, argument in enumerate(arguments))
+    one, other = (integrals.bridge(mean + k, contrasts(matrix)) for k, matrix in enumerate((covariance, shifted)))
     torch.testing.assert_close(one, other)
+
+
+def test_the_bridge_of_two_classes_is_the_softmax_of_the_mean():
+    mean, covariance = random_gaussians(2)
+    concentration = integrals.bridge(mean, contrasts(covariance))
+    torch.testing.assert_close(concentration / concentration.sum(-1, keepdim=True), mean.softmax(-1))
 
 
 def test_certain_logits_do_not_overflow_the_bridge():
     mean = torch.tensor([[2000.0, 0.0, -2000.0]])
-    concentration = integrals.bridge(mean, torch.ones(1, 3), torch.ones(1, 3))
+    concentration = integrals.bridge(mean, torch.ones(1, 3))
     assert bool(torch.isfinite(concentration).all())
     assert float(concentration[0, 0] / concentration.sum()) == pytest.approx(1.0)
+    with pytest.raises(ValueError, match="`variance` must be positive and finite, got 0"):
+        integrals.bridge(mean, torch.zeros(1, 3))

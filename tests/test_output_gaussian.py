@@ -53,7 +53,9 @@ def test_a_linear_head_against_its_jacobian(kind, bias):
     torch.testing.assert_close(mean, head(posterior.mean, inputs))
     torch.testing.assert_close(variance, truth.diagonal(dim1=1, dim2=2))
     torch.testing.assert_close(torch.cat([part.covariance for part in parts]), truth)
-    torch.testing.assert_close(torch.cat([part.row_sums for part in parts]), truth.sum(-1))
+    projection = torch.eye(OUTPUTS, dtype=torch.float64) - 1 / OUTPUTS
+    contrasts = (projection @ truth @ projection).diagonal(dim1=1, dim2=2)
+    torch.testing.assert_close(torch.cat([part.contrast_variance for part in parts]), contrasts)
     torch.testing.assert_close(gather(head, posterior, inputs, joint=False)[1], truth.diagonal(dim1=1, dim2=2))
 
 

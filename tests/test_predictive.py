@@ -10,12 +10,14 @@ from torch.distributions import Categorical as TorchCategorical
 from burnish import integrals
 from burnish.flat_network import flatten_network
 from burnish.heads import LinearHead, Model
+from burnish.inference.laplace import fit_laplace
 from burnish.layer_scales import Kronecker
 from burnish.likelihoods import Bernoulli, Categorical, GaussianNoise
 from burnish.noise import make_generator
 from burnish.posteriors import Gaussian, SamplePosterior, WeightedSamples
 from burnish.predictive import predict
 from burnish.scales import Dense, Diagonal
+from burnish.target import Target
 from networks import randomised
 
 INPUTS = torch.randn(7, 3, generator=make_generator(0), dtype=torch.float64)
@@ -205,7 +207,9 @@ def test_a_linearised_network_against_its_jacobian():
     variance = covariance.diagonal(dim1=1, dim2=2)
     probit = predict(model, posterior, INPUTS, method="probit")
     torch.testing.assert_close(probit.probs, integrals.multiclass_probit(network(INPUTS), variance))
-    concentration = integrals.bridge(network(INPUTS), variance, covariance.sum(-1))
+    projection = torch.eye(3, dtype=torch.float64) - 1 / 3
+    contrasts = (projection @ covariance @ projection).diagonal(dim1=1, dim2=2)
+    concentration = integrals.bridge(network(INPUTS), contrasts)
     bridge = predict(model, posterior, INPUTS, method="bridge")
     torch.testing.assert_close(bridge.probs, concentration / concentration.sum(-1, keepdim=True))
     dirichlet = torch.distributions.Dirichlet(concentration)
@@ -223,6 +227,58 @@ def test_the_entropy_that_the_bridge_expects_is_that_of_draws():
     entropy = TorchCategorical(draws).entropy()
     error = 5 * entropy.std(0) / 200
     assert bool(((found.expected_entropy - entropy.mean(0)).abs() < error).all())
+
+
+@pytest.mark.parametrize("structure", ["full", "kron"])
+def test_the_bridge_in_single_precision_where_the_common_shift_varies_most(structure):
+    """Softmax gives no curvature to what all logits share, so that under a weak prior its variance drowns the others."""
+    generator = make_generator(0)
+    inputs = torch.randn(2000, 8, generator=generator, dtype=torch.float64)
+    labels = (inputs[:, :4] + 0.5 * torch.randn(2000, 4, generator=generator, dtype=torch.float64)).argmax(1)
+    found = []
+    for dtype in (torch.float64, torch.float32):
+        target = Target.last_layer(inputs.to(dtype), labels, prior_precision=1e-4, num_outputs=4)
+        posterior = fit_laplace(target, structure=structure).posterior
+        found.append(predict(target.model, posterior, inputs[:100].to(dtype), method="bridge").probs.double())
+    torch.testing.assert_close(found[1], found[0], atol=1e-3, rtol=0)
+
+
+def test_the_variance_over_antithetic_draws_is_not_too_large():
+    """Of a linear head and regression it is known; pairs have their mean exactly, so nothing is to be corrected."""
+    model = Model(LinearHead(3, 1), GaussianNoise(0.1))
+    posterior = dense(4)
+    exact = predict(model, posterior, INPUTS, method="linearised").epistemic_variance
+    for method, noise in (("mc", "antithetic"), ("mc-outputs", "antithetic"), ("mc", "iid"), ("mc-outputs", "iid")):
+        options = {"method": method, "noise": noise, "num_samples": 4, "generator": make_generator(0)}
+        found = torch.stack([predict(model, posterior, INPUTS, **options).epistemic_variance for _ in range(4000)]).mean(0)
+        torch.testing.assert_close(found, exact, rtol=0.12, atol=0)
+
+
+@pytest.mark.parametrize("method", ["mc", "mc-outputs", "linearised", "probit", "bridge"])
+def test_no_inputs_no_predictions(method):
+    model = Model(LinearHead(3, 4), Categorical())
+    found = predict(model, dense(16), INPUTS[:0], method=method, generator=make_generator(0))
+    assert found.probs.shape == (0, 4)
+
+
+def test_autocast_does_not_round_averages():
+    model = Model(LinearHead(3, 4), Categorical())
+    posterior = Gaussian(dense(16).mean.float(), Diagonal(torch.ones(16)))
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = [
+            predict(model, posterior, INPUTS.float(), method=m, generator=make_generator(0)) for m in ("mc", "probit")
+        ]
+    exact = [predict(model, posterior, INPUTS.float(), method=m, generator=make_generator(0)) for m in ("mc", "probit")]
+    for one, other in zip(rounded, exact, strict=True):
+        assert torch.equal(one.probs, other.probs)
+
+
+def test_quadrature_keeps_small_variances_in_single_precision():
+    model = Model(LinearHead(1, 1, bias=False), Bernoulli())
+    posterior = Gaussian(torch.tensor([5.0]), Diagonal(torch.tensor([0.01])))
+    found = predict(model, posterior, torch.ones(1, 1), method="trapezoid").epistemic_variance
+    slope = float(torch.tensor(5.0).sigmoid() * torch.tensor(-5.0).sigmoid())
+    assert float(found[0, 1]) == pytest.approx((0.01 * slope) ** 2, rel=0.01)
 
 
 def test_a_linear_head_is_its_own_tangent():
@@ -290,7 +346,7 @@ def test_weighted_samples_are_used_as_they_are():
     torch.testing.assert_close(found.probs, (weights.view(-1, 1, 1) * each).sum(0))
     even = WeightedSamples(samples, torch.full_like(weights, 0.2))
     alike = predict(model, even, INPUTS)
-    torch.testing.assert_close(alike.epistemic_variance, each.var(0))
+    torch.testing.assert_close(alike.epistemic_variance, each.var(0, correction=0))  # samples that stand for the posterior
     torch.testing.assert_close(alike.expected_entropy, TorchCategorical(each).entropy().mean(0))
     with pytest.raises(TypeError, match=r"`inputs` must be torch\.float64"):
         predict(model, even, INPUTS.float())
@@ -310,9 +366,9 @@ def test_what_the_probit_approximation_does_not_know():
     model = Model(LinearHead(3, 3), Categorical())
     prediction = predict(model, dense(12), INPUTS, method="probit")
     assert bool((prediction.entropy > 0).all())
-    with pytest.raises(TypeError, match="`mutual_information` needs the entropy of single draws"):
+    with pytest.raises(TypeError, match="`mutual_information` needs the entropy of single draws, which this prediction"):
         _ = prediction.mutual_information
-    with pytest.raises(TypeError, match="`variance` is not known to the probit approximation"):
+    with pytest.raises(TypeError, match="`variance` is not known to this prediction: the probit approximation has none"):
         _ = prediction.variance
 
 

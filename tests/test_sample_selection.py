@@ -106,6 +106,19 @@ def test_chains_are_chosen_from_and_never_moved():
     assert found.distance < 0.8 * found.drawn_distance
 
 
+def test_a_network_gathers_no_gradients_and_inference_mode_is_left():
+    network = randomised(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)).double()).eval()
+    model, theta = flatten_network(network, ["2"], example=normal(60, 3))
+    posterior = Gaussian(theta, Diagonal(torch.full_like(theta, 0.3)))
+    with torch.inference_mode():
+        inputs = normal(60, 3)
+        found = select_samples(
+            model, posterior, inputs, num_samples=4, num_candidates=20, num_steps=5, generator=make_generator(0)
+        )
+    assert all(parameter.grad is None for parameter in network.parameters())
+    assert not found.posterior.samples.is_inference()
+
+
 def test_a_whole_network():
     network = randomised(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)).double()).eval()
     inputs = normal(60, 3)
@@ -130,15 +143,25 @@ def test_wrong_arguments_are_refused():
     model, inputs, generator = Model(LinearHead(5, 3), Categorical()), normal(20, 5), make_generator(0)
     cases = [
         ({"num_samples": 0}, ValueError, "`num_samples` must be at least 1, got 0"),
-        ({"num_samples": 30, "num_candidates": 20}, ValueError, "`num_candidates` must be at least 2 and at least `num_s"),
+        (
+            {"num_samples": 30, "num_candidates": 20},
+            ValueError,
+            "`num_candidates` must be at least 30, got 20. Pass a hundred",
+        ),
+        ({"num_candidates": "100"}, TypeError, "`num_candidates` must be an integer, got str"),
+        (
+            {"posterior": SamplePosterior(normal(5, 18))},
+            ValueError,
+            "`posterior` must hold at least 2 and at least",
+        ),
         ({"num_steps": -1}, ValueError, "`num_steps` must be at least 0, got -1"),
-        ({"inputs": inputs[:1]}, ValueError, "`inputs` must hold at least two points, got 1"),
+        ({"inputs": inputs[:1]}, ValueError, "`inputs` must hold at least three points, got 1"),
         ({"inputs": inputs[:, :4]}, ValueError, r"`inputs` must have shape \(N, 5\) for this head"),
         ({"inputs": inputs.float()}, TypeError, r"`inputs` must be torch\.float64"),
         ({"posterior": normal(18)}, TypeError, "`posterior` must have `sample`, got Tensor"),
         ({"generator": None}, TypeError, r"`generator` must be a torch\.Generator, got NoneType"),
         ({"model": LinearHead(5, 3)}, TypeError, "`model` must be a Model, got LinearHead"),
-        ({"num_candidates": 10**6}, MemoryError, "the matrix of products of 1,000,000 candidates needs"),
+        ({"num_candidates": 10**6}, MemoryError, "the choice among 1,000,000 candidates of 18 parameters needs"),
     ]
     for change, error, message in cases:
         arguments = {"model": model, "posterior": gaussian(18), "inputs": inputs, "generator": generator} | change

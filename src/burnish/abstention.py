@@ -7,6 +7,7 @@ of points that it answers, its *selective accuracy* the share of those that are 
 import math
 from bisect import bisect_left
 from dataclasses import dataclass
+from numbers import Real
 from typing import Literal
 
 from torch import Tensor
@@ -91,7 +92,7 @@ def fit_abstention(
     probs, scores = _familiarity(prediction, by)
     check_tensor("targets", targets)
     metrics.accuracy(probs, targets)  # refuses what does not fit together
-    right = probs.argmax(1) == targets.to(probs.device)
+    right = probs.argmax(1) == targets
     order = scores.argsort(descending=True)
     curve = _Curve(scores[order].double().cpu(), right[order].double().cumsum(0).cpu())
     if coverage is not None:
@@ -106,7 +107,7 @@ def _check_share(name: str, value: float | None, closed: bool) -> None:
     """Refuses what is not a share, between 0 and 1."""
     if value is None:
         return
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"`{name}` must be a number, got {type(value).__name__}. Pass a share, such as 0.95.")
     if not 0.0 < value < 1.0 and not (closed and value == 1.0):
         raise ValueError(

@@ -12,7 +12,7 @@ from burnish._checks import check_at_least
 from burnish.batches import split_rows, to_device
 from burnish.drift import Drift
 from burnish.encoding import decode, encode
-from burnish.exporting import export_network
+from burnish.exporting import NamedOutputs, export_network
 from burnish.features import Backbone, call_network, place_of
 from burnish.heads import Model
 from burnish.held_out import HeldOut, Score
@@ -122,6 +122,11 @@ class BayesianNetwork(nn.Module):
         return self.model.linear_head.from_rows(self.rows, self.biases)
 
     @property
+    def _independent(self) -> bool:
+        """Whether samples were drawn one by one: those of a Gaussian or a flow come in antithetic pairs."""
+        return isinstance(self.posterior, SamplePosterior) and self.weights is None
+
+    @property
     def posterior(self) -> Gaussian | FlowPosterior | SamplePosterior:
         """The distribution over the last layer's parameters, where it was fitted or loaded; `.to` does not move it."""
         return self.refinement.posterior
@@ -205,7 +210,8 @@ class BayesianNetwork(nn.Module):
                 f"{tuple(features.shape)}. Add the dimension of the batch: `x.unsqueeze(0)`."
             )
         with torch.autocast(self.rows.device.type, enabled=False):
-            return predict_at(self.model, self.samples, features, weights=self.weights, keep_samples=keep_samples)
+            options: Any = {"independent": self._independent, "keep_samples": keep_samples}
+            return predict_at(self.model, self.samples, features, weights=self.weights, **options)
 
     def with_samples(self, samples: WeightedSamples) -> "BayesianNetwork":
         """A Bayesian network around the same backbone that predicts with these samples, such as `select_samples` chooses.
@@ -214,7 +220,7 @@ class BayesianNetwork(nn.Module):
         """
         if not isinstance(samples, WeightedSamples):
             raise TypeError(
-                f"`samples` must be WeightedSamples, got {type(samples).__name__}. Pass the result of `select_samples`, or "
+                f"`samples` must be WeightedSamples, got {type(samples).__name__}. Pass `select_samples(...).posterior`, or "
                 "`WeightedSamples(samples, weights)`."
             )
         if samples.dim != self.model.head.dim:
@@ -253,7 +259,8 @@ class BayesianNetwork(nn.Module):
 
         It takes batches of any size, under the names of the network's own arguments, draws nothing, and returns `log_probs`
         (N, C), `entropy` (N,) and `mutual_information` (N,), of one logit with two columns; for regression `mean`,
-        `epistemic_variance` and `variance`. All dimensions but that of the batch are those of the example.
+        `epistemic_variance` and `variance`. All dimensions but that of the batch are those of the example: texts, for
+        instance, must have its length.
 
         Args:
             path: a file in an existing folder; one that exists is replaced.
@@ -266,8 +273,9 @@ class BayesianNetwork(nn.Module):
                     "`example` must be given, because the form of the inputs is not known: the file is older, or they were "
                     "neither a tensor nor a dictionary of tensors. Pass a batch of inputs."
                 )
-            example = self.refinement.inputs.example()
-        export_network(path, self.backbone, self.model, self.samples, self.weights, example, format)
+            example = self.refinement.inputs.example(place_of(self.backbone)[1])
+        graph = NamedOutputs(self.backbone, self.model, self.samples, self.weights, self._independent)
+        export_network(path, graph, example, format)
 
     def _current_fingerprint(self) -> Fingerprint:
         """Of the backbone as it is: in another precision perhaps, but not with other weights."""

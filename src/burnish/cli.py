@@ -108,10 +108,17 @@ def study(
 
 def _make_folder(out: Path) -> None:
     """Before the work, which would be lost."""
+    import tempfile
+
     try:
         out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass
     except OSError as error:
-        typer.echo(f"`--out` must be a folder that can be made, got {out} ({error.strerror}). Pass another.", err=True)
+        typer.echo(
+            f"`--out` must be a folder that can be made and written, got {out} ({error.strerror}). Pass another.",
+            err=True,
+        )
         raise typer.Exit(2) from None
 
 

@@ -49,6 +49,8 @@ def jacobian_rows(head: FlatNetwork, theta: Tensor, inputs: Tensor, cotangents: 
             with evaluation_mode(head.network), plain_attention():
                 found: Tensor = torch.func.vmap(rows_of)(inputs, cotangents)
             return found
+        except torch.OutOfMemoryError:
+            raise
         except RuntimeError:  # a layer that cannot be batched over points, such as an LSTM
             pass
     pairs = zip(torch.split(inputs, 1), cotangents, strict=True)

@@ -9,11 +9,9 @@ import inspect
 import io
 import logging
 import os
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,7 +23,7 @@ from burnish.batches import num_rows, to_device
 from burnish.features import Backbone, call_arguments, call_network, place_of
 from burnish.heads import Model
 from burnish.likelihoods import Bernoulli, GaussianNoise
-from burnish.storage import replace_file
+from burnish.storage import check_place, replace_file
 
 __all__: list[str] = []
 
@@ -43,21 +41,24 @@ class NamedOutputs(nn.Module):
     samples: Tensor
     weights: Tensor
 
-    def __init__(self, backbone: Backbone, model: Model, samples: Tensor, weights: Tensor | None, names: list[str]) -> None:
+    def __init__(self, backbone: Backbone, model: Model, samples: Tensor, weights: Tensor | None, independent: bool) -> None:
         super().__init__()
         self.backbone, self.model = backbone, model
         alike = samples.new_full((len(samples),), 1.0 / len(samples))
         self.alike = weights is None
         self.register_buffer("samples", samples.detach())
         self.register_buffer("weights", alike if weights is None else weights.detach())
-        self.rest = 1.0 - float(self.weights.square().sum()) if len(samples) > 1 else 1.0
+        self.correction = len(samples) / (len(samples) - 1) if independent and len(samples) > 1 else 1.0
+
+    def name_inputs(self, names: list[str]) -> None:
+        """Gives `forward` arguments of these names, by which torch.export calls inputs."""
 
         def forward(*args: Any, **kwargs: Any) -> dict[str, Tensor]:
             return self.outputs(self.backbone(*args, **kwargs))
 
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         forward.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in names])  # type: ignore[attr-defined]
-        self.forward = forward  # torch.export names inputs by this signature
+        self.forward = forward
 
     @property
     def output_names(self) -> list[str]:
@@ -72,7 +73,7 @@ class NamedOutputs(nn.Module):
         outputs = self.model(self.samples, features.to(self.samples.dtype))
         mean = likelihood.average(outputs, None if self.alike else self.weights)
         if isinstance(likelihood, GaussianNoise):
-            spread = torch.tensordot(self.weights, (outputs - mean).square(), 1) / self.rest
+            spread = torch.tensordot(self.weights, (outputs - mean).square(), 1) * self.correction
             values = (mean, spread, spread + likelihood.std**2)
         else:
             binary = isinstance(likelihood, Bernoulli)
@@ -87,44 +88,21 @@ def _entropy(log_probs: Tensor) -> Tensor:
     return -(log_probs.exp() * log_probs).sum(-1)
 
 
-def export_network(
-    path: str | os.PathLike[str],
-    backbone: Backbone,
-    model: Model,
-    samples: Tensor,
-    weights: Tensor | None,
-    example: Any,
-    format: str,
-) -> None:
+def export_network(path: str | os.PathLike[str], graph: NamedOutputs, example: Any, format: str) -> None:
     """Writes the graph to one file, at once or not at all; the network is as it was afterwards."""
     check_choice("format", format, FORMATS)
-    _check_place(path)
-    home, dtype = place_of(backbone, samples.device)
+    check_place(path)
+    home, dtype = place_of(graph.backbone, graph.samples.device)
     if format == "onnx":
-        _check_onnx(backbone, samples)
+        _check_onnx(graph.backbone, graph.samples)
     # states of generators come back, whatever the network does with them
-    with torch.inference_mode(False), torch.no_grad(), _plain_precision(home), torch.random.fork_rng(devices=[]), _silence():
+    own = torch.random.fork_rng(devices=[home] if home.type == "cuda" else [])
+    with torch.inference_mode(False), torch.no_grad(), torch.autocast(home.type, enabled=False), own, _silence():
         x = _check_example(to_device(example, home, dtype))
-        _check_batches(backbone, model, x)
-        program, names, wrapped = _trace(backbone, model, samples, weights, x)
-        content = _onnx_bytes(program, names, wrapped.output_names) if format == "onnx" else _torch_bytes(program)
+        _check_batches(graph.backbone, graph.model, x)
+        program, names = _trace(graph, x)
+        content = _onnx_bytes(program, names, graph.output_names) if format == "onnx" else _torch_bytes(program)
     replace_file(path, content)
-
-
-def _check_place(path: str | os.PathLike[str]) -> None:
-    """Refuses a place that `replace_file` could not write to, before the work."""
-    target = Path(os.path.realpath(Path(path)))
-    try:
-        if target.is_dir():
-            raise IsADirectoryError(21, "it is a folder")
-        with tempfile.TemporaryFile(dir=target.parent):
-            pass
-    except OSError as error:
-        raise OSError(
-            error.errno,
-            f"`path` must be a file that can be written, got {os.fspath(path)!r}: {error.strerror}. "
-            "Pass the name of a file in an existing folder that you may write to.",
-        ) from error
 
 
 def _check_onnx(backbone: Backbone, samples: Tensor) -> None:
@@ -178,11 +156,16 @@ def _map(function: Callable[[Tensor], Any], x: Any) -> Any:
 
 def _check_batches(backbone: Backbone, model: Model, x: Any) -> None:
     """Refuses, in words of the network rather than of a tracer, what has no graph for every batch."""
-    for count in (2, 3):
+    for count in (num_rows(x), 2, 3):
         try:
             features = call_network(backbone, _rows(x, count))
             size = tuple(features.shape)
         except Exception as error:  # whatever the user's forward raises
+            if count == num_rows(x):
+                raise ValueError(
+                    f"`example` must be inputs that the network takes, but it fails with {type(error).__name__}: {error}. "
+                    "Pass them as in training: shape, type and form."
+                ) from error
             raise ValueError(
                 f"`network` must take batches of any size, but with {count} points of `example` it fails with "
                 f"{type(error).__name__}: {error}. {_ANY_SIZE}"
@@ -199,22 +182,27 @@ def _check_batches(backbone: Backbone, model: Model, x: Any) -> None:
         )
 
 
-def _trace(
-    backbone: Backbone, model: Model, samples: Tensor, weights: Tensor | None, x: Any
-) -> tuple[torch.export.ExportedProgram, list[str], NamedOutputs]:
-    """The program for a batch of any size, the names of its inputs, and the module that it was made of."""
+def _trace(graph: NamedOutputs, x: Any) -> tuple[torch.export.ExportedProgram, list[str]]:
+    """The program for a batch of any size, and the names of its inputs."""
+    backbone = graph.backbone
     args, kwargs = call_arguments(backbone, _rows(x, 2))  # of 0 or 1 points, shapes would be taken for constants
     parameters = inspect.signature(backbone.network.forward).parameters
     known = [name for name in parameters if name in kwargs]
     kwargs = {name: kwargs[name] for name in (*known, *(key for key in kwargs if key not in known))}
     plain = [name for name, parameter in parameters.items() if parameter.kind in (0, 1)]  # those with a place
     signature = [*(plain or ["x"])[: len(args)], *kwargs]
-    wrapped = NamedOutputs(backbone, model, samples, weights, signature)
+    graph.name_inputs(signature)
     batch = torch.export.Dim("batch", min=1)
     values = dict(zip(signature, (*args, *kwargs.values()), strict=True))
+    names = [name for key, value in values.items() for name in _leaf_names(key, value)]
+    if shared := sorted(set(names) & set(graph.output_names)):
+        raise ValueError(
+            f"`network` must not have inputs with names of the graph's outputs, got {', '.join(map(repr, shared))}. Rename "
+            "the argument of its forward, or wrap it."
+        )
     shapes = {name: _map(lambda tensor: {0: batch}, value) for name, value in values.items()}
     try:
-        program = torch.export.export(wrapped, args, kwargs, dynamic_shapes=shapes, strict=False)
+        program = torch.export.export(graph, args, kwargs, dynamic_shapes=shapes, strict=False)
     except Exception as error:  # of many kinds
         lines = str(error).strip().splitlines() or [""]
         if "specialized" in str(error) or "Constraints violated" in str(error):
@@ -226,7 +214,9 @@ def _trace(
             f"`network` must be a graph of tensor operations, but `torch.export` fails with {type(error).__name__}: "
             f"{lines[0][:300]} Remove branches on values of tensors and calls of `.item()` from its forward."
         ) from error
-    return program, [name for key, value in values.items() for name in _leaf_names(key, value)], wrapped
+    for node in program.graph.nodes:  # lines of the user's source, and where it lies, are nobody else's business
+        node.meta.pop("stack_trace", None)
+    return program, names
 
 
 def _leaf_names(name: str, value: Any) -> list[str]:
@@ -256,6 +246,13 @@ def _onnx_bytes(program: torch.export.ExportedProgram, inputs: list[str], output
     for dim in (dim for value in values for dim in value.type.tensor_type.shape.dim):
         if symbol and dim.dim_param:
             dim.dim_param = dim.dim_param.replace(symbol, "batch")
+    for part in (
+        proto.graph,
+        *proto.graph.node,
+        *proto.functions,
+        *(node for each in proto.functions for node in each.node),
+    ):
+        del part.metadata_props[:]  # stack traces of the exporter among them
     content: bytes = proto.SerializeToString()
     return content
 
@@ -272,8 +269,3 @@ def _silence() -> Iterator[None]:
             yield
         finally:
             logger.setLevel(level)
-
-
-def _plain_precision(device: torch.device) -> torch.autocast:
-    """Without autocast: a graph has the precisions of the network."""
-    return torch.autocast(device.type, enabled=False)

@@ -91,7 +91,8 @@ class LinearHead:
         """Outputs (S, N, C) for what `to_rows` gave: whoever keeps that saves a copy of all weights for every call."""
         # (S C, P) @ (P, N): contiguous along N, which makes every later sum over classes a pass over long rows.
         outputs = rows @ inputs.T if biases is None else torch.addmm(biases, rows, inputs.T)
-        return outputs.view(-1, self.num_outputs, inputs.shape[0]).transpose(-1, -2)
+        # `shape`, because `len` would make the size of a batch a constant of an exported graph
+        return outputs.view(rows.shape[0] // self.num_outputs, self.num_outputs, inputs.shape[0]).transpose(-1, -2)
 
     def linearise(self, theta: Tensor, inputs: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         """Outputs and `pullback`, which is the same at every theta."""

@@ -38,8 +38,9 @@ class InputForm:
         dtypes = tuple(str(part.dtype).removeprefix("torch.") for part in parts.values())
         return cls(names, tuple(tuple(part.shape[1:]) for part in parts.values()), dtypes)
 
-    def example(self) -> Any:
-        """A batch of two points of this form, all zeros."""
+    def example(self, floating: torch.dtype | None) -> Any:
+        """A batch of two points of this form, all zeros; those that are not integers in a given precision, if any."""
         pairs = zip(self.shapes, self.dtypes, strict=True)
         tensors = [torch.zeros(2, *shape, dtype=getattr(torch, dtype)) for shape, dtype in pairs]
+        tensors = [tensor.to(floating) if tensor.is_floating_point() else tensor for tensor in tensors]
         return tensors[0] if self.names is None else dict(zip(self.names, tensors, strict=True))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from burnish._checks import check_at_least
+from burnish._checks import check_at_least, check_positive
 
 __all__ = ["bridge", "gauss_hermite", "multiclass_probit", "probit", "trapezoid"]
 
@@ -39,26 +39,22 @@ def _shrink(mean: Tensor, variance: Tensor) -> Tensor:
     return mean / (1.0 + math.pi / 8.0 * variance).sqrt()
 
 
-def bridge(mean: Tensor, variance: Tensor, row_sums: Tensor) -> Tensor:
+def bridge(mean: Tensor, variance: Tensor) -> Tensor:
     """Concentrations (N, C), float64, of the Dirichlet distribution whose Laplace approximation in logits this Gaussian is.
 
-    That approximation has logits that sum to zero, so the Gaussian is taken of the logits less their mean, which is all
-    that a softmax sees.
+    That approximation has logits that sum to zero, so the variances are those of the logits less their mean, which is all
+    that a softmax sees. For two classes the Dirichlet's mean is the softmax of the mean logits, whatever their variance.
 
     Args:
         mean: of the logits (N, C).
-        variance: the diagonal of their covariance (N, C).
-        row_sums: the covariance times a vector of ones (N, C).
+        variance: of each logit less the mean of its point's logits (N, C).
     """
     num_classes = mean.shape[-1]
-    mean, variance, row_sums = mean.double(), variance.double(), row_sums.double()
-    total = row_sums.sum(-1, keepdim=True)
-    variance = variance - 2.0 * row_sums / num_classes + total / num_classes**2
-    mean = mean - mean.mean(-1, keepdim=True)
+    check_positive("variance", variance, "Of outputs that are certain there is nothing to average.")
+    mean, variance = mean.double(), variance.double()
     exponent = mean + (-mean).logsumexp(-1, keepdim=True) - 2.0 * math.log(num_classes)
     exponent = exponent - (exponent.amax(-1, keepdim=True) - _MAX_EXPONENT).clamp_min(0.0)
-    tiny = torch.finfo(torch.float64).tiny  # rounding can leave a variance of zero or below
-    return (1.0 - 2.0 / num_classes + exponent.exp()) / variance.clamp_min(tiny)
+    return (1.0 - 2.0 / num_classes + exponent.exp()) / variance
 
 
 def gauss_hermite(function: Callable[[Tensor], Tensor], mean: Tensor, variance: Tensor, *, num_points: int = 100) -> Tensor:

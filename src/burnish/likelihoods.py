@@ -158,7 +158,7 @@ def _log_mean_exp(values: Tensor, weights: Tensor | None) -> Tensor:
 
     As `logsumexp` has it, with fewer passes and nothing allocated.
     """
-    top = values.amax(0)
+    top = values.amax(0).clamp_min(torch.finfo(values.dtype).min)  # minus infinity less itself would be no number
     shares = (values - top if values.requires_grad else values.sub_(top)).exp_()
     return (shares.mean(0) if weights is None else torch.tensordot(weights, shares, 1)).log_().add_(top)
 

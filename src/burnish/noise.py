@@ -39,7 +39,7 @@ def check_generator(generator: object, device: torch.device) -> None:
         )
 
 
-def standard_normal(num_samples: int, like: Tensor, *, generator: torch.Generator, kind: str = "iid") -> Tensor:
+def standard_normal(num_samples: int, like: Tensor, *, generator: torch.Generator, noise: str = "iid") -> Tensor:
     """Noise of shape (num_samples, d) with the dimension, dtype and device of the vector `like`.
 
     Each row is standard normal. "antithetic": the second half of the rows is the negative of the first, so that odd moments
@@ -47,13 +47,13 @@ def standard_normal(num_samples: int, like: Tensor, *, generator: torch.Generato
     the space more evenly than independent ones.
     """
     check_at_least("num_samples", num_samples, 1)
-    check_choice("noise", kind, NOISES)
+    check_choice("noise", noise, NOISES)
     check_generator(generator, like.device)
-    if kind == "sobol":
+    if noise == "sobol":
         return _sobol(num_samples, like, generator)
-    rows = (num_samples + 1) // 2 if kind == "antithetic" else num_samples
-    noise = torch.randn(rows, like.shape[-1], generator=generator, device=like.device, dtype=like.dtype)
-    return torch.cat([noise, -noise])[:num_samples] if kind == "antithetic" else noise
+    count = (num_samples + 1) // 2 if noise == "antithetic" else num_samples
+    rows = torch.randn(count, like.shape[-1], generator=generator, device=like.device, dtype=like.dtype)
+    return torch.cat([rows, -rows])[:num_samples] if noise == "antithetic" else rows
 
 
 def _sobol(num_samples: int, like: Tensor, generator: torch.Generator) -> Tensor:

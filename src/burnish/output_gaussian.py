@@ -38,12 +38,17 @@ class OutputGaussian:
         return (self.directions.square() @ self.variances.unsqueeze(-1)).squeeze(-1)
 
     @property
-    def row_sums(self) -> Tensor:
-        """(N, C): the covariance times a vector of ones."""
+    def contrast_variance(self) -> Tensor:
+        """(N, C): of each output less the mean of its point's outputs, which is what a softmax sees; float64.
+
+        Projected before it is squared: what outputs share may vary far more than what sets them apart.
+        """
+        variances, count = self.variances.double(), self.mean.shape[-1]
         if self.directions is None:
-            return self.variances
-        sums = self.directions.sum(-2)
-        return (self.directions @ (self.variances * sums).unsqueeze(-1)).squeeze(-1)
+            return (1.0 - 2.0 / count) * variances + variances.sum(-1, keepdim=True) / count**2
+        directions = self.directions.double()
+        directions = directions - directions.mean(-2, keepdim=True)
+        return (directions.square() @ variances.unsqueeze(-1)).squeeze(-1)
 
     @property
     def covariance(self) -> Tensor:

@@ -92,7 +92,7 @@ class Gaussian:
 
     def sample(self, num_samples: int, *, generator: torch.Generator, noise: str = "iid") -> Tensor:
         """Draws (S, d), exact; made of `noise` "iid", "antithetic" or "sobol"."""
-        return self.from_noise(standard_normal(num_samples, self.mean, generator=generator, kind=noise))
+        return self.from_noise(standard_normal(num_samples, self.mean, generator=generator, noise=noise))
 
     def from_noise(self, noise: Tensor) -> Tensor:
         """Standard normal rows (S, d) turned into draws."""
@@ -138,7 +138,7 @@ class FlowPosterior:
 
     def sample(self, num_samples: int, *, generator: torch.Generator, noise: str = "iid") -> Tensor:
         """Draws (S, d), exact; made of `noise` "iid", which makes them independent, "antithetic" or "sobol"."""
-        return self.from_noise(standard_normal(num_samples, self.base.mean, generator=generator, kind=noise))[0]
+        return self.from_noise(standard_normal(num_samples, self.base.mean, generator=generator, noise=noise))[0]
 
     def from_noise(self, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Standard normal rows (S, d) turned into draws, with the log-determinant of the bijections (S,)."""
@@ -282,6 +282,8 @@ class WeightedSamples:
     """(S,): positive, and summing to one."""
 
     def __post_init__(self) -> None:
+        check_tensor("samples", self.samples)
+        check_tensor("weights", self.weights)
         if self.samples.ndim != 2 or len(self.samples) == 0:
             raise ValueError(f"`samples` must have shape (S, d) with S >= 1, got {tuple(self.samples.shape)}.")
         check_finite("samples", self.samples, "Discard diverged draws first.")

@@ -49,8 +49,8 @@ class Prediction:
         total = self.entropy
         if self.expected_entropy is None:
             raise TypeError(
-                "`mutual_information` needs the entropy of single draws, and the probit approximation has none; "
-                "predict with method='mc', or 'mc-outputs'."
+                "`mutual_information` needs the entropy of single draws, which this prediction does not know: that of the "
+                "probit approximation has none. Predict with method='mc', or 'mc-outputs'."
             )
         return (total - self.expected_entropy).clamp_min(0.0)
 
@@ -58,7 +58,9 @@ class Prediction:
     def variance(self) -> Tensor:
         """(N, K): variance of a new observation in regression: epistemic and noise."""
         if self.epistemic_variance is None:
-            raise TypeError("`variance` is not known to the probit approximation; predict with method='mc'.")
+            raise TypeError(
+                "`variance` is not known to this prediction: the probit approximation has none. Predict with method='mc'."
+            )
         return self.epistemic_variance + (self.noise_variance or 0.0)
 
     def familiarity(self, by: Literal["confidence", "entropy", "mutual_information"] = "confidence") -> Tensor:

@@ -5,6 +5,7 @@ What each method approximates, and where it fails, is in docs/predictives.md.
 
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,9 +23,10 @@ from burnish.prediction import Prediction, entropy
 
 __all__ = ["predict"]
 
-METHODS = ("mc", "mc-outputs", "linearised", "probit", "bridge", "gauss-hermite", "trapezoid")
-SAMPLED = ("mc", "mc-outputs", "linearised")
+_METHODS = ("mc", "mc-outputs", "linearised", "probit", "bridge", "gauss-hermite", "trapezoid")
+_SAMPLED = ("mc", "mc-outputs", "linearised")
 _CHUNK_ENTRIES = 2**24  # entries of one (S, n, C) block of outputs
+_CERTAIN = 1e-12  # a variance of logits below which nothing is left to average
 
 
 @torch.no_grad()
@@ -47,12 +49,12 @@ def predict(
     - "mc-outputs": draws of the C outputs in place of the d parameters; for a linear head, whose outputs are then Gaussian.
     - "linearised": draws from the network made linear at the mean; in closed form, without draws, for regression.
     - "probit": every linearised logit shrunk by its variance, for one logit or more of them.
-    - "bridge": a Dirichlet distribution in place of the linearised softmax.
+    - "bridge": a Dirichlet distribution in place of the linearised softmax; for two classes that is the mean's own.
     - "gauss-hermite" and "trapezoid": quadrature over the linearised logit, or the difference of two.
 
     Args:
         model: head and likelihood.
-        posterior: anything with `sample`, or the result of `select_samples`, which is used as it is.
+        posterior: anything with `sample`; `WeightedSamples`, such as `select_samples(...).posterior`, are used as they are.
         inputs: features (N, P), or what a network takes for a `FlatNetwork`.
         method: one of the above.
         num_samples: draws of the posterior, or of the outputs.
@@ -60,7 +62,7 @@ def predict(
         generator: on the device of the posterior.
         keep_samples: whether the result holds every sample's own prediction; without, memory is that of the averages.
     """
-    check_choice("method", method, METHODS)
+    check_choice("method", method, _METHODS)
     check_at_least("num_samples", num_samples, 1)
     check_tensor("inputs", inputs)
     if not isinstance(model, Model):
@@ -72,59 +74,83 @@ def predict(
         )
     model.head.check_inputs("inputs", inputs)
     check_finite("inputs", inputs, "Check the network's activations on these points.")
+    check_choice("noise", noise, NOISES)
+    with torch.autocast(inputs.device.type, enabled=False):  # averages need the digits
+        return _predict(model, posterior, inputs, method, num_samples, noise, generator, keep_samples)
+
+
+def _predict(
+    model: Model,
+    posterior: Posterior,
+    inputs: Tensor,
+    method: str,
+    num_samples: int,
+    noise: str,
+    generator: torch.Generator | None,
+    keep_samples: bool,
+) -> Prediction:
     if method == "mc":
         if isinstance(posterior, WeightedSamples):
             check_like("inputs", inputs, posterior.samples, "the posterior")
             return predict_at(model, posterior.samples, inputs, weights=posterior.weights, keep_samples=keep_samples)
         theta = _draw(posterior, num_samples, noise, generator)
         check_like("inputs", inputs, theta, "the posterior")
-        return predict_at(model, theta, inputs, keep_samples=keep_samples)
+        return predict_at(model, theta, inputs, independent=noise != "antithetic", keep_samples=keep_samples)
     gaussian = _check_gaussian(method, posterior, model)
     check_like("inputs", inputs, gaussian.mean, "the posterior")
-    check_choice("noise", noise, NOISES)
     if noise == "sobol" or (noise != "iid" and method != "mc-outputs"):
         fits = "methods 'mc' and 'mc-outputs'" if noise == "antithetic" else "method 'mc'"
         raise ValueError(f"`noise` {noise!r} is for {fits}, got method {method!r}. Leave one of them out.")
     likelihood = model.likelihood
-    if method not in SAMPLED or (method == "linearised" and isinstance(likelihood, GaussianNoise)):
+    if method not in _SAMPLED or (method == "linearised" and isinstance(likelihood, GaussianNoise)):
         joint = method == "bridge" or (method != "probit" and model.head.num_outputs == 2)
         parts = output_gaussians(model.head, gaussian, inputs, joint=joint and not isinstance(likelihood, GaussianNoise))
         return _join([_closed_form(method, likelihood, outputs) for outputs in parts])
     check_generator(generator, inputs.device)
     assert generator is not None
     draws = _sampled_outputs(model, gaussian, inputs, num_samples, noise == "antithetic", generator)
-    return _join([average_outputs(model, outputs, keep_samples=keep_samples) for outputs in draws])
+    options: Any = {"independent": noise != "antithetic", "keep_samples": keep_samples}
+    return _join([average_outputs(model, outputs, **options) for outputs in draws])
 
 
 @torch.no_grad()
 def predict_at(
-    model: Model, theta: Tensor, inputs: Tensor, *, weights: Tensor | None = None, keep_samples: bool = True
+    model: Model,
+    theta: Tensor,
+    inputs: Tensor,
+    *,
+    weights: Tensor | None = None,
+    independent: bool = True,
+    keep_samples: bool = True,
 ) -> Prediction:
     """Predictions for inputs (N, ...), averaged over given parameters (S, d), alike or by weights (S,) that sum to one."""
     rows = max(1, _CHUNK_ENTRIES // (len(theta) * model.head.entries))
-    chunks = torch.split(inputs, rows)
-    return _join([average_outputs(model, model(theta, chunk), weights, keep_samples=keep_samples) for chunk in chunks])
+    options: Any = {"independent": independent, "keep_samples": keep_samples}
+    return _join([average_outputs(model, model(theta, x), weights, **options) for x in torch.split(inputs, rows)])
 
 
 def average_outputs(
-    model: Model, outputs: Tensor, weights: Tensor | None = None, *, keep_samples: bool = True
+    model: Model, outputs: Tensor, weights: Tensor | None = None, *, independent: bool = True, keep_samples: bool = True
 ) -> Prediction:
-    """Predictions from outputs (S, N, C) under samples that count alike, or by weights (S,) that sum to one."""
+    """Predictions from outputs (S, N, C) under samples that count alike, or by weights (S,) that sum to one.
+
+    Of independent draws the variance is corrected for the mean, which comes from the same draws. In antithetic pairs the
+    mean is exact to first order, and selected samples match the variance as it is: there is nothing to correct.
+    """
     likelihood = model.likelihood
     noise = likelihood.std**2 if isinstance(likelihood, GaussianNoise) else None
     samples = (outputs if noise is not None else likelihood.probs(outputs)).contiguous()
+    count = len(samples)
+    corrected = independent and weights is None and count > 1
     if weights is None:
-        weights = samples.new_full((len(samples),), 1.0 / len(samples))
+        weights = samples.new_full((count,), 1.0 / count)
     mean = torch.tensordot(weights, samples, 1)
-    # unbiased, as the sum of squares by S - 1 is where samples count alike; one sample has no variance
-    rest = 1.0 - float(weights.square().sum())
-    variance = torch.tensordot(weights, (samples - mean).square(), 1) / (rest if len(samples) > 1 else 1.0)
+    variance = torch.tensordot(weights, (samples - mean).square(), 1) * (count / (count - 1) if corrected else 1.0)
     expected = None if noise is not None else torch.tensordot(weights, entropy(samples), 1)
     return Prediction(mean, variance, expected, noise, samples if keep_samples else None)
 
 
 def _draw(posterior: Posterior, num_samples: int, noise: str, generator: torch.Generator | None) -> Tensor:
-    check_choice("noise", noise, NOISES)
     if noise == "iid":
         return posterior.sample(num_samples, generator=generator)  # type: ignore[arg-type]  # which refuses None
     if not isinstance(posterior, Gaussian | FlowPosterior):
@@ -155,7 +181,7 @@ def _check_gaussian(method: str, posterior: Posterior, model: Model) -> Gaussian
             "`method` 'mc-outputs' needs a linear head, whose outputs are Gaussian, got a network. "
             "Use method='linearised', which makes it linear first, or 'mc'."
         )
-    if method not in SAMPLED and isinstance(likelihood, GaussianNoise):
+    if method not in _SAMPLED and isinstance(likelihood, GaussianNoise):
         raise ValueError(
             f"`method` {method!r} is for classes, and this is regression. Use method='linearised', which is in closed form."
         )
@@ -212,11 +238,11 @@ def _closed_form(method: str, likelihood: Likelihood, outputs: OutputGaussian) -
 
 def _bridge(likelihood: Likelihood, outputs: OutputGaussian) -> Prediction:
     """The moments of the Dirichlet distribution that stands for the softmax of the outputs."""
-    mean, variance, row_sums = outputs.mean, outputs.variance, outputs.row_sums
+    mean, variance = outputs.mean, outputs.contrast_variance
     if isinstance(likelihood, Bernoulli):  # one logit is the difference of two that sum to zero
-        mean, variance = torch.cat([-0.5 * mean, 0.5 * mean], dim=-1), (0.25 * variance).expand(-1, 2)
-        row_sums = torch.zeros_like(variance)
-    concentration = integrals.bridge(mean, variance, row_sums)
+        mean = torch.cat([-0.5 * mean, 0.5 * mean], dim=-1)
+        variance = (0.25 * outputs.variance.double()).expand(-1, 2)
+    concentration = integrals.bridge(mean, variance.clamp_min(_CERTAIN))
     total = concentration.sum(-1, keepdim=True)
     probs = concentration / total
     spread = probs * (1.0 - probs) / (total + 1.0)
@@ -227,15 +253,16 @@ def _bridge(likelihood: Likelihood, outputs: OutputGaussian) -> Prediction:
 def _quadrature(method: str, likelihood: Likelihood, outputs: OutputGaussian) -> Prediction:
     """Averages over the one number that two classes depend on."""
     rule = integrals.gauss_hermite if method == "gauss-hermite" else integrals.trapezoid
-    mean, variance = outputs.mean[:, 0], outputs.variance[:, 0]
+    mean, variance = outputs.mean[:, 0].double(), outputs.variance[:, 0].double()
     if not isinstance(likelihood, Bernoulli):
-        covariance = outputs.covariance
-        mean = outputs.mean[:, 1] - outputs.mean[:, 0]
-        variance = (covariance[:, 0, 0] + covariance[:, 1, 1] - 2.0 * covariance[:, 0, 1]).clamp_min(0.0)
+        mean = (outputs.mean[:, 1] - outputs.mean[:, 0]).double()
+        variance = 4.0 * outputs.contrast_variance[:, 0]  # each of two is half a difference away from their mean
     probs = torch.stack([rule(torch.sigmoid, sign * mean, variance) for sign in (-1.0, 1.0)], dim=-1)
     square = rule(lambda logit: logit.sigmoid().square(), mean, variance)
     spread = (square - probs[:, 1].square()).clamp_min(0.0).unsqueeze(-1).expand(-1, 2)
-    return Prediction(probs, spread, rule(_binary_entropy, mean, variance))
+    entropies = rule(_binary_entropy, mean, variance)
+    probs, spread, entropies = (value.to(outputs.mean.dtype) for value in (probs, spread, entropies))
+    return Prediction(probs, spread, entropies)
 
 
 def _binary_entropy(logit: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from burnish.predictive import predict_at
 __all__ = ["SampleSelection", "select_samples"]
 
 _CHUNK_ENTRIES = 2**24  # entries of all candidates' predictions for some inputs
-_HELD_OUT = 5  # one input in so many judges and is not used to choose
+_HELD_OUT = 10  # one input in so many says when to stop, and as many judge: neither is used to choose
 _BATCH = 1000  # inputs that one step of moving sees
 _LEARNING_RATE = 0.1  # in standard deviations of the noise
 _CHECK_EVERY = 10
@@ -75,7 +75,8 @@ def select_samples(
     Candidates are drawn in pairs of opposite noise, whose average is right to first order on any input. Of them pairs are
     chosen one after the other, each the one that brings the average over the chosen ones closest to that over all
     candidates; a convex problem gives them weights; and a few steps of Adam move their noise, which keeps its length, to
-    come closer still. A fifth of the inputs takes no part in this: it says when to stop moving, and how good the result is.
+    come closer still. A fifth of the inputs takes no part in this: half of it says when to stop, the other half how good the
+    result is.
     Posteriors that are not made of noise, such as chains, and odd numbers of samples are chosen one by one; chains are not
     moved.
 
@@ -88,23 +89,37 @@ def select_samples(
         num_steps: of moving; 0 keeps draws as they were drawn.
         generator: on the device of the posterior.
     """
-    _check(model, posterior, inputs, num_samples, num_candidates, num_steps, generator)
+    num_candidates = _check(model, posterior, inputs, num_samples, num_candidates, num_steps, generator)
+    with torch.inference_mode(False), torch.autocast(inputs.device.type, enabled=False):
+        return _select(model, posterior, inputs, num_samples, num_candidates, num_steps, generator)
+
+
+def _select(
+    model: Model,
+    posterior: Posterior,
+    inputs: Tensor,
+    num_samples: int,
+    num_candidates: int,
+    num_steps: int,
+    generator: torch.Generator,
+) -> SampleSelection:
     began = time.perf_counter()
-    if isinstance(posterior, SamplePosterior):
-        num_candidates = min(num_candidates, len(posterior.samples))
+    inputs = inputs.clone() if inputs.is_inference() else inputs
     made_of_noise = isinstance(posterior, Gaussian | FlowPosterior)
     paired = made_of_noise and num_samples % 2 == 0
     noise, theta = _draw_candidates(posterior, num_candidates + num_candidates % 2 * paired, paired, generator)
     check_like("inputs", inputs, theta, "the posterior")
     order = torch.randperm(len(inputs), generator=generator, device=inputs.device)
-    num_held_out = max(1, len(inputs) // _HELD_OUT)
-    gram, aim = _compare(model, theta, inputs[order[num_held_out:]])
-    _, judge = _compare(model, theta, inputs[order[:num_held_out]], with_gram=False)
+    tenth = max(1, len(inputs) // _HELD_OUT)
+    gram, aim = _compare(model, theta, inputs[order[2 * tenth :]])
+    stop, judge = (
+        _compare(model, theta, inputs[rows], with_gram=False)[1] for rows in (order[:tenth], order[tenth : 2 * tenth])
+    )
     chosen, weights = _choose(gram, num_samples, paired)
     samples, weights = theta[chosen], weights.to(theta)
     if noise is not None and num_steps > 0:
         assert isinstance(posterior, Gaussian | FlowPosterior)
-        samples = _move(model, posterior, noise[chosen], weights, paired, aim, judge, num_steps, generator)
+        samples = _move(model, posterior, noise[chosen], weights, paired, aim, stop, num_steps, generator)
     return SampleSelection(
         posterior=WeightedSamples(samples, weights),
         distance=_distance(model, samples, weights, judge),
@@ -121,7 +136,7 @@ def _draw_candidates(
     if not isinstance(posterior, Gaussian | FlowPosterior):
         return None, posterior.sample(count, generator=generator)
     like = posterior.mean if isinstance(posterior, Gaussian) else posterior.base.mean
-    noise = standard_normal(count, like, generator=generator, kind="antithetic" if paired else "iid")
+    noise = standard_normal(count, like, generator=generator, noise="antithetic" if paired else "iid")
     return noise, _from_noise(posterior, noise)
 
 
@@ -196,7 +211,7 @@ def _move(
 ) -> Tensor:
     """The samples with their noise turned, at constant length, so that their average comes closer to the aim.
 
-    What is returned is best on the inputs of the judge, which no step sees.
+    What is returned is best on the inputs of `judge`, which no step sees.
     """
     free = (noise[: len(noise) // 2] if paired else noise).clone().requires_grad_()
     length = free.detach().norm(dim=1, keepdim=True)
@@ -212,16 +227,16 @@ def _move(
     for step in range(num_steps + 1):
         if step % _CHECK_EVERY == 0 or step == num_steps:
             with torch.no_grad():
-                found = _loss(model, samples(), weights, judge)
+                parts = torch.split(torch.arange(len(judge.inputs), device=noise.device), size)
+                found = sum(len(part) * float(_loss(model, samples(), weights, judge.part(part))) for part in parts)
             if found < best:
-                best, kept = float(found), samples().detach()
+                best, kept = found, samples().detach()
         if step == num_steps:
             break
         rows = torch.randint(len(aim.inputs), (size,), generator=generator, device=noise.device)
         with torch.enable_grad():
-            optimiser.zero_grad()
             loss = _loss(model, samples(), weights, aim.part(rows))
-            loss.backward()  # type: ignore[no-untyped-call]
+            (free.grad,) = torch.autograd.grad(loss, [free])  # and no gradients for a network's other parameters
         optimiser.step()
         schedule.step()
         with torch.no_grad():
@@ -263,7 +278,8 @@ def _check(
     num_candidates: int,
     num_steps: int,
     generator: torch.Generator,
-) -> None:
+) -> int:
+    """Refuses what cannot be chosen from; how many candidates there are."""
     check_tensor("inputs", inputs)
     if not isinstance(model, Model):
         raise TypeError(f"`model` must be a Model, got {type(model).__name__}. Pass `Model(head, likelihood)`.")
@@ -272,19 +288,21 @@ def _check(
     model.head.check_inputs("inputs", inputs)
     check_finite("inputs", inputs, "Check the network's activations on these points.")
     check_generator(generator, inputs.device)
-    if len(inputs) < 2:
-        raise ValueError(f"`inputs` must hold at least two points, got {len(inputs)}. One of them judges; pass thousands.")
-    check_at_least("num_samples", num_samples, 1)
-    check_at_least("num_steps", num_steps, 0)
-    available = min(num_candidates, len(posterior.samples)) if isinstance(posterior, SamplePosterior) else num_candidates
-    if available < max(2, num_samples):
+    if len(inputs) < 3:
         raise ValueError(
-            f"`num_candidates` must be at least 2 and at least `num_samples`, {num_samples}, got {available}. "
-            "Pass a hundred times as many."
+            f"`inputs` must hold at least three points, got {len(inputs)}: two do not choose but judge. Pass thousands."
         )
-    check_memory(
-        f"the matrix of products of {num_candidates:,} candidates",
-        3 * 8 * num_candidates**2,
-        inputs.device,
-        "pass fewer `num_candidates`.",
-    )
+    check_at_least("num_samples", num_samples, 1)
+    check_at_least("num_candidates", num_candidates, max(2, num_samples), "Pass a hundred times as many as samples.")
+    check_at_least("num_steps", num_steps, 0)
+    if isinstance(posterior, SamplePosterior):
+        num_candidates = min(num_candidates, len(posterior.samples))
+        if num_candidates < max(2, num_samples):
+            raise ValueError(
+                f"`posterior` must hold at least 2 and at least `num_samples`, {num_samples}, samples to choose among, got "
+                f"{num_candidates}. Keep fewer samples."
+            )
+    what = f"the choice among {num_candidates:,} candidates of {posterior.dim:,} parameters"
+    size = 3 * 8 * num_candidates**2 + 3 * inputs.element_size() * num_candidates * posterior.dim
+    check_memory(what, size, inputs.device, "pass fewer `num_candidates`.")
+    return num_candidates

@@ -13,6 +13,7 @@ import os
 import reprlib
 import secrets
 import stat
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +55,24 @@ def write_file(path: str | os.PathLike[str], header: dict[str, Any], tensors: di
         ValueError: If a tensor is not finite.
     """
     replace_file(path, _serialise(header, tensors))
+
+
+def check_place(path: str | os.PathLike[str]) -> None:
+    """Refuses a place that `replace_file` could not write to, before the work."""
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"`path` must be a path, got {type(path).__name__}. Pass the name of a file.")
+    target = Path(os.path.realpath(Path(path)))
+    try:
+        if target.is_dir():
+            raise IsADirectoryError(21, "it is a folder")
+        with tempfile.TemporaryFile(dir=target.parent):
+            pass
+    except OSError as error:
+        raise OSError(
+            error.errno,
+            f"`path` must be a file that can be written, got {os.fspath(path)!r}: {error.strerror}. "
+            "Pass the name of a file in an existing folder that you may write to.",
+        ) from error
 
 
 def replace_file(path: str | os.PathLike[str], content: bytes) -> None:

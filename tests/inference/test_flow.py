@@ -145,7 +145,7 @@ def test_path_and_full_gradients_agree_in_the_mean():
     for path in (True, False):
         skew = start.skew.clone().requires_grad_()
         layer = SinhArcsinh(skew, start.raw_tail)
-        noise = standard_normal(200_000, base.mean, generator=make_generator(3), kind="antithetic")
+        noise = standard_normal(200_000, base.mean, generator=make_generator(3), noise="antithetic")
         _, surrogate = _elbo_and_surrogate(*whitened(base, [layer]), noise, target.log_prob_and_grad, path)
         gradients[path] = torch.autograd.grad(surrogate, skew)[0]
     assert torch.allclose(gradients[True], gradients[False], atol=0.02)

@@ -156,13 +156,13 @@ def fit_flow(
 
     def objective(values: Tensor) -> tuple[Tensor, Tensor]:
         kind = "antithetic" if antithetic else "iid"
-        noise = standard_normal(num_samples, base.mean, generator=generator, kind=kind)
+        noise = standard_normal(num_samples, base.mean, generator=generator, noise=kind)
         return _elbo_and_surrogate(source, _unpack(layers, values), outer, noise, estimate, path_gradient)
 
     options = AscentOptions(learning_rate, epsilon, max_steps, stop_early, keep_best, _PLATEAU * base.dim)
     ascent = ascend(objective, _pack(layers, base.mean), options)
     posterior = build(base, _unpack(layers, ascent.parameters))
-    noise = standard_normal(num_evaluation_samples, base.mean, generator=generator, kind="antithetic")
+    noise = standard_normal(num_evaluation_samples, base.mean, generator=generator, noise="antithetic")
     elbo, base_elbo = elbo_terms(target, posterior, noise), elbo_terms(target, build(base, ()), noise)
     if keep_best and not float((elbo - base_elbo).mean()) > 0.0:
         posterior, elbo = build(base, ()), base_elbo

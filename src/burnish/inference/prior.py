@@ -187,7 +187,7 @@ def held_out_predictive(target: Target, theta: Tensor, held_out: Batch) -> tuple
 def _fixed_noise(num_outputs: int) -> Tensor:
     """Standard normal (S, C) from a generator of its own: pairs of opposite sign, and variance one in every column."""
     half = torch.zeros(num_outputs, dtype=torch.float64)
-    noise = standard_normal(_NUM_POINTS, half, generator=make_generator(0), kind="antithetic")
+    noise = standard_normal(_NUM_POINTS, half, generator=make_generator(0), noise="antithetic")
     return noise / noise.square().mean(0).sqrt()
 
 

@@ -122,7 +122,7 @@ def fit_vb(
 
 def _against(start: Gaussian, found: VbFit, target: Target, generator: torch.Generator) -> VbFit:
     """A fit compared with the Gaussian it began at, which is kept where it is better."""
-    noise = standard_normal(choose_evaluation_samples(target), start.mean, generator=generator, kind="antithetic")
+    noise = standard_normal(choose_evaluation_samples(target), start.mean, generator=generator, noise="antithetic")
     first, last = (elbo_terms(target, FlowPosterior(each, ()), noise) for each in (start, found.posterior))
     if not float((last - first).mean()) > 0.0:
         found, last = replace(found, posterior=start), first
