@@ -153,6 +153,7 @@ def test_the_posterior_may_be_fitted_elsewhere_than_the_network_is(network, data
     assert moved.predict(test[0]).probs.device.type == "cpu"
 
 
+@pytest.mark.filterwarnings("ignore:The given buffer is not writable")  # torch's own, when it reads a program back
 def test_every_predictive_on_a_gpu_is_that_on_a_cpu(network, data, tmp_path):
     """Closed forms to rounding, draws to their noise; and selection, export, half precision and abstention run there."""
     train, validation, test = parts(data)
