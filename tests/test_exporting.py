@@ -318,7 +318,7 @@ def test_tokens_and_masks(path):
 def test_places_that_cannot_be_written_to(tmp_path, monkeypatch):
     bnn = refined("mlp")[0]
     monkeypatch.setattr(exporting, "_trace", None)  # refused before the work
-    with pytest.raises(OSError, match=r"`path` must be a file that can be written.*an existing folder"):
+    with pytest.raises(OSError, match=r"`path` must be a file that can be written.*Create its folder first"):
         bnn.export(tmp_path / "missing" / "file")
     with pytest.raises(OSError, match=r"`path` must be a file that can be written.*it is a folder"):
         bnn.export(tmp_path)

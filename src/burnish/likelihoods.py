@@ -156,7 +156,7 @@ class Categorical(Likelihood):
 def _log_mean_exp(values: Tensor, weights: Tensor | None) -> Tensor:
     """The logarithm of the average over the first dimension of what `values` are logarithms of; overwrites them.
 
-    As `logsumexp` has it, with fewer passes and nothing allocated.
+    As `logsumexp` has it, with fewer passes and copies.
     """
     top = values.amax(0).clamp_min(torch.finfo(values.dtype).min)  # minus infinity less itself would be no number
     shares = (values - top if values.requires_grad else values.sub_(top)).exp_()

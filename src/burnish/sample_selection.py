@@ -91,42 +91,30 @@ def select_samples(
     """
     num_candidates = _check(model, posterior, inputs, num_samples, num_candidates, num_steps, generator)
     with torch.inference_mode(False), torch.autocast(inputs.device.type, enabled=False):
-        return _select(model, posterior, inputs, num_samples, num_candidates, num_steps, generator)
-
-
-def _select(
-    model: Model,
-    posterior: Posterior,
-    inputs: Tensor,
-    num_samples: int,
-    num_candidates: int,
-    num_steps: int,
-    generator: torch.Generator,
-) -> SampleSelection:
-    began = time.perf_counter()
-    inputs = inputs.clone() if inputs.is_inference() else inputs
-    made_of_noise = isinstance(posterior, Gaussian | FlowPosterior)
-    paired = made_of_noise and num_samples % 2 == 0
-    noise, theta = _draw_candidates(posterior, num_candidates + num_candidates % 2 * paired, paired, generator)
-    check_like("inputs", inputs, theta, "the posterior")
-    order = torch.randperm(len(inputs), generator=generator, device=inputs.device)
-    tenth = max(1, len(inputs) // _HELD_OUT)
-    gram, aim = _compare(model, theta, inputs[order[2 * tenth :]])
-    stop, judge = (
-        _compare(model, theta, inputs[rows], with_gram=False)[1] for rows in (order[:tenth], order[tenth : 2 * tenth])
-    )
-    chosen, weights = _choose(gram, num_samples, paired)
-    samples, weights = theta[chosen], weights.to(theta)
-    if noise is not None and num_steps > 0:
-        assert isinstance(posterior, Gaussian | FlowPosterior)
-        samples = _move(model, posterior, noise[chosen], weights, paired, aim, stop, num_steps, generator)
-    return SampleSelection(
-        posterior=WeightedSamples(samples, weights),
-        distance=_distance(model, samples, weights, judge),
-        drawn_distance=_drawn_distance(model, theta, num_samples, judge, generator),
-        num_candidates=len(theta),
-        seconds=time.perf_counter() - began,
-    )
+        began = time.perf_counter()
+        inputs = inputs.clone() if inputs.is_inference() else inputs
+        made_of_noise = isinstance(posterior, Gaussian | FlowPosterior)
+        paired = made_of_noise and num_samples % 2 == 0
+        noise, theta = _draw_candidates(posterior, num_candidates + num_candidates % 2 * paired, paired, generator)
+        check_like("inputs", inputs, theta, "the posterior")
+        order = torch.randperm(len(inputs), generator=generator, device=inputs.device)
+        tenth = max(1, len(inputs) // _HELD_OUT)
+        gram, aim = _compare(model, theta, inputs[order[2 * tenth :]])
+        stop, judge = (
+            _compare(model, theta, inputs[rows], with_gram=False)[1] for rows in (order[:tenth], order[tenth : 2 * tenth])
+        )
+        chosen, weights = _choose(gram, num_samples, paired)
+        samples, weights = theta[chosen], weights.to(theta)
+        if noise is not None and num_steps > 0:
+            assert isinstance(posterior, Gaussian | FlowPosterior)
+            samples = _move(model, posterior, noise[chosen], weights, paired, aim, stop, num_steps, generator)
+        return SampleSelection(
+            posterior=WeightedSamples(samples, weights),
+            distance=_distance(model, samples, weights, judge),
+            drawn_distance=_drawn_distance(model, theta, num_samples, judge, generator),
+            num_candidates=len(theta),
+            seconds=time.perf_counter() - began,
+        )
 
 
 def _draw_candidates(

@@ -63,16 +63,11 @@ def check_place(path: str | os.PathLike[str]) -> None:
         raise TypeError(f"`path` must be a path, got {type(path).__name__}. Pass the name of a file.")
     target = Path(os.path.realpath(Path(path)))
     try:
-        if target.is_dir():
-            raise IsADirectoryError(21, "it is a folder")
+        _replaceable_mode(target)
         with tempfile.TemporaryFile(dir=target.parent):
             pass
     except OSError as error:
-        raise OSError(
-            error.errno,
-            f"`path` must be a file that can be written, got {os.fspath(path)!r}: {error.strerror}. "
-            "Pass the name of a file in an existing folder that you may write to.",
-        ) from error
+        raise _not_writable(path, error) from error
 
 
 def replace_file(path: str | os.PathLike[str], content: bytes) -> None:
@@ -93,9 +88,13 @@ def replace_file(path: str | os.PathLike[str], content: bytes) -> None:
             os.unlink(temporary)
         if not isinstance(error, OSError):
             raise
-        remedy = _WRITE_REMEDIES.get(error.errno or 0, "Choose another place.")
-        message = f"`path` must be a file that can be written, got {os.fspath(path)!r}: {error.strerror or error}. {remedy}"
-        raise OSError(error.errno or errno.EIO, message) from error
+        raise _not_writable(path, error) from error
+
+
+def _not_writable(path: str | os.PathLike[str], error: OSError) -> OSError:
+    remedy = _WRITE_REMEDIES.get(error.errno or 0, "Choose another place.")
+    message = f"`path` must be a file that can be written, got {os.fspath(path)!r}: {error.strerror or error}. {remedy}"
+    return OSError(error.errno or errno.EIO, message)
 
 
 def _replaceable_mode(target: Path) -> int | None:

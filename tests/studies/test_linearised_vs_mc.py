@@ -8,8 +8,9 @@ import torch
 
 from burnish.errors import FitError
 from burnish.noise import make_generator
-from burnish.studies import linearised_vs_mc
-from burnish.studies.linearised_vs_mc import HMC, LINEARISED, MC, Density, Settings, best_laplace, make_target, run, summary
+from burnish.studies import modes
+from burnish.studies.linearised_vs_mc import HMC, LINEARISED, MC, Density, Settings, make_target, run, summary
+from burnish.studies.modes import best_laplace
 
 SMALL = Settings(
     num_points=20,
@@ -51,7 +52,7 @@ def test_the_mode_is_the_highest_of_several_with_a_positive_definite_hessian(gen
 
 
 def test_a_search_that_finds_no_mode_says_why(monkeypatch, generator):
-    monkeypatch.setattr(linearised_vs_mc, "_MAX_ITERATIONS", 1)
+    monkeypatch.setattr(modes, "_MAX_ITERATIONS", 1)
     with pytest.raises(FitError, match="positive definite"):
         best_laplace(make_target(Settings(), generator), 1, generator)
 

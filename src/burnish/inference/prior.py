@@ -20,6 +20,8 @@ from burnish.inference.temperature import fit_temperature
 from burnish.layer_scales import Kronecker
 from burnish.likelihoods import GaussianNoise
 from burnish.noise import make_generator, standard_normal
+from burnish.output_gaussian import output_gaussians
+from burnish.posteriors import Gaussian
 from burnish.target import PriorCandidate, PriorTuning, Target
 
 __all__ = ["prior_mean_candidates", "tune_prior"]
@@ -162,23 +164,23 @@ def held_out_predictive(target: Target, theta: Tensor, held_out: Batch) -> tuple
 
     And where there are classes, the log-probabilities (N, K) of all of them.
 
-    Under that posterior the outputs of one point are independent Gaussians once rotated by `left`, so samples of the
-    outputs replace those of all parameters. Every candidate sees the same noise: equal arguments, equal values.
+    Samples of the outputs replace those of all parameters. Every candidate sees the same noise: equal arguments, equal
+    values.
     """
     head, likelihood, curvature = target.model.linear_head, target.model.likelihood, kronecker_hessian(target, theta)
     scale = Kronecker.from_precision(curvature.left, curvature.right, _scalar(target), head, theta.dtype)
+    posterior = Gaussian(theta, scale)
     noise = _fixed_noise(head.num_outputs).to(theta)
     rows = max(1, _CHUNK_ENTRIES // (len(noise) * head.num_outputs))
     densities, classes = [], []
     for start in range(0, len(held_out), rows):
         inputs, targets = held_out.inputs[start : start + rows], held_out.targets[start : start + rows]
-        variance = (head.augment(inputs) @ scale.right) ** 2 @ (scale.std**2).T
-        outputs = target.model(theta, inputs)
+        (outputs,) = output_gaussians(head, posterior, inputs, joint=True)
         if isinstance(likelihood, GaussianNoise):  # Gaussian noise on a Gaussian output: no samples needed
-            spread = variance @ (scale.left**2).T + likelihood.std**2
-            densities.append(-0.5 * ((targets - outputs) ** 2 / spread + (2.0 * math.pi * spread).log()).sum(-1))
+            spread = outputs.variance + likelihood.std**2
+            densities.append(-0.5 * ((targets - outputs.mean) ** 2 / spread + (2.0 * math.pi * spread).log()).sum(-1))
         else:
-            average = likelihood.average(outputs + (noise.unsqueeze(1) * variance.sqrt()) @ scale.left.T).double()
+            average = likelihood.average(outputs.mean + outputs.deviations(noise.unsqueeze(1))).double()
             densities.append(likelihood.log_prob(average, targets))
             classes.append(likelihood.probs(average).clamp_min(torch.finfo(torch.float64).tiny).log())
     return torch.cat(densities).double(), torch.cat(classes) if classes else None

@@ -10,26 +10,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from burnish._checks import check_at_least
 from burnish.batches import Batch
 from burnish.convergence import rhat
-from burnish.errors import FitError
 from burnish.flat_network import flatten_network
 from burnish.inference.hmc import fit_hmc
-from burnish.inference.laplace import LaplaceFit, fit_laplace
+from burnish.inference.laplace import LaplaceFit
 from burnish.likelihoods import GaussianNoise
 from burnish.noise import make_generator
 from burnish.predictive import predict
 from burnish.progress import Stages
-from burnish.scales import Dense
+from burnish.studies.modes import best_laplace
 from burnish.target import Target
 
-__all__ = ["MC", "Density", "Settings", "best_laplace", "make_target", "run", "smallest_eigenvalue", "summary"]
+__all__ = ["MC", "Density", "Settings", "make_target", "run", "summary"]
 
 MC, LINEARISED, HMC = "Monte Carlo", "linearised", "HMC"
 PAIRS = ((MC, LINEARISED), (MC, HMC), (LINEARISED, HMC))
-_MAX_ITERATIONS = 2000  # of the search for a mode
-_START_STD = 0.7  # of the random weights at which such a search begins
 
 
 @dataclass(frozen=True)
@@ -129,37 +125,6 @@ def make_target(settings: Settings, generator: torch.Generator) -> Target:
         network = nn.Sequential(nn.Linear(1, settings.width), nn.Tanh(), nn.Linear(settings.width, 1)).double().eval()
     model, _ = flatten_network(network, example=x[:8], likelihood=GaussianNoise(settings.noise))
     return Target(model, Batch(x, y), settings.prior_precision)
-
-
-def best_laplace(target: Target, num_restarts: int, generator: torch.Generator) -> tuple[LaplaceFit, dict[str, Any]]:
-    """Laplace with the exact Hessian at the highest mode that several random starts lead to, and how the search went."""
-    check_at_least("num_restarts", num_restarts, 1)
-    fits, refusal = [], None
-    for _ in range(num_restarts):
-        start = _START_STD * torch.randn(target.dim, generator=generator, dtype=torch.float64)
-        try:
-            fit = fit_laplace(target, start, structure="full", curvature="exact", max_iterations=_MAX_ITERATIONS)
-        except FitError as error:  # not a mode: the Hessian is indefinite
-            refusal = error
-            continue
-        fits.append((float(target.log_prob(fit.posterior.mean)), fit))
-    if not fits:
-        assert refusal is not None
-        raise refusal
-    log_prob, best = max(fits, key=lambda pair: pair[0])
-    return best, {
-        "log_probs": [round(value, 3) for value, _ in fits],
-        "log_prob": log_prob,
-        "refused": num_restarts - len(fits),
-        "converged": best.converged,
-        "smallest_eigenvalue": smallest_eigenvalue(best),
-    }
-
-
-def smallest_eigenvalue(fit: LaplaceFit) -> float:
-    """Of the precision matrix of a Gaussian with a dense scale."""
-    assert isinstance(fit.posterior.scale, Dense)
-    return float(torch.linalg.matrix_norm(fit.posterior.scale.factor, 2)) ** -2
 
 
 def _sample(

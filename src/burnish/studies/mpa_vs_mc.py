@@ -16,7 +16,7 @@ from burnish.flat_network import flatten_network
 from burnish.noise import make_generator
 from burnish.predictive import predict
 from burnish.progress import Stages
-from burnish.studies.linearised_vs_mc import best_laplace
+from burnish.studies.modes import best_laplace
 from burnish.target import Target
 
 __all__ = ["Settings", "make_target", "run", "summary"]
