@@ -237,8 +237,9 @@ def _plain(network: nn.Module, trained: nn.Module) -> nn.Module:
 
 
 def _kl(mean: Tensor, std: Tensor, prior_precision: float | Tensor, prior_mean: float | Tensor) -> Tensor:
-    precision = torch.as_tensor(prior_precision, dtype=mean.dtype, device=mean.device)
-    terms = precision * (std**2 + (mean - prior_mean) ** 2) - 1.0 - precision.log() - 2.0 * std.log()
+    # a number stays one: making a tensor of it would stop a GPU, and could not be captured as part of a graph
+    log = prior_precision.log() if isinstance(prior_precision, Tensor) else math.log(prior_precision)
+    terms = prior_precision * (std**2 + (mean - prior_mean) ** 2) - 1.0 - log - 2.0 * std.log()
     return 0.5 * terms.sum(dtype=torch.float64)
 
 
