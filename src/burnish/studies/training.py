@@ -94,7 +94,7 @@ def _run_epoch(lines: Sequence["_Line"]) -> None:
     """An epoch of all of them, a step of each at a time."""
     for line in lines:
         line.run.begin(line.epoch)
-    with torch.enable_grad(), torch.backends.cudnn.flags(benchmark=True, deterministic=False):
+    with torch.enable_grad(), torch.backends.cudnn.flags(enabled=True, benchmark=True):
         for _ in range(max((line.run.num_steps for line in lines), default=0)):
             for line in lines:
                 line.run.step()
