@@ -1,0 +1,89 @@
+"""From the name of a data set to its images."""
+
+import errno
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from burnish._checks import check_choice
+from burnish.studies.data.catalogue import DATASETS
+from burnish.studies.data.damage import DamagedFileError
+from burnish.studies.data.fetching import fetch
+from burnish.studies.data.images import Images
+from burnish.studies.data.layouts import Dataset, Found, locate, missing_files
+from burnish.studies.data.places import cache_folder, search_folders
+
+__all__ = ["describe", "load_images", "read_part"]
+
+
+def load_images(name: str, split: str, folder: str | os.PathLike[str] | None = None) -> Images:
+    """One split of a data set.
+
+    Looks in `folder`; without it in BURNISH_DATA and in the cache (BURNISH_CACHE, or where the system keeps such). A set
+    that is not there is fetched into the cache with checksums, but only if neither `folder` nor BURNISH_DATA is given.
+
+    Args:
+        name: one of `DATASETS`.
+        split: "train" or "test"; not every set has both.
+        folder: an existing folder, or several separated as in PATH, searched in turn; a set may be spread over them.
+
+    Raises:
+        FileNotFoundError: If the set is not in the folders.
+        ValueError: If a file is damaged: its form, its sizes or its labels are not those of the set.
+        ConnectionError: If it has to be fetched and cannot be.
+    """
+    dataset = _check_names(name, split)
+    folders, are_named = search_folders(folder)
+    found = locate(dataset, split, folders)
+    if found is None and not are_named:
+        fetch(dataset, [split], cache_folder())
+        found = locate(dataset, split, folders)
+    if found is None:
+        raise _missing(dataset, split, folders)
+    return read_part(found)
+
+
+def describe(name: str, split: str, folder: str | os.PathLike[str] | None = None) -> str:
+    """What `load_images` reads for the same arguments, in words for a record; fetches nothing.
+
+    Raises:
+        FileNotFoundError: If the set is not in the folders.
+    """
+    dataset = _check_names(name, split)
+    folders, _ = search_folders(folder)
+    found = locate(dataset, split, folders)
+    if found is None:
+        raise _missing(dataset, split, folders)
+    return str(found)
+
+
+def read_part(found: Found) -> Images:
+    """The images of a part, as many as it should have."""
+    images = found.part.read(found.paths)
+    if len(images) != found.part.num_images:
+        raise DamagedFileError(found.paths[0], f"it holds {len(images)} images, not {found.part.num_images}")
+    return images
+
+
+def _check_names(name: str, split: str) -> Dataset:
+    check_choice("name", name, DATASETS)
+    dataset = DATASETS[name]
+    if split not in dataset.splits:
+        choices = " or ".join(map(repr, dataset.splits))
+        raise ValueError(f"`split` must be {choices} for {name}, got {split!r}. Pass a split that the set has.")
+    return dataset
+
+
+def _missing(dataset: Dataset, split: str, folders: Sequence[Path]) -> FileNotFoundError:
+    where = repr(os.pathsep.join(map(str, folders))) if folders else "none"
+    lacks = missing_files(dataset, split, folders)
+    forms = "; ".join(f"no {_listed(names)} ({title})" for title, names in lacks.items())
+    message = (
+        f"`folder` must hold the {split} split of {dataset.name}, got {where}: {forms}. Name a folder that has it with "
+        f"`--data` or BURNISH_DATA, or run `burnish data fetch {dataset.name}`."
+    )
+    return FileNotFoundError(errno.ENOENT, message)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= 2 else f"{names[0]} and {len(names) - 1} more"
