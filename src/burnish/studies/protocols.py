@@ -40,14 +40,29 @@ class Benchmark:
 
     def variational(self) -> Recipe:
         """The paper's VB: Flipout, a prior that stands for the weight decay, and a KL divergence a tenth of its size."""
-        options = {"optimizer": "adam", "learning_rate": 1e-3, "weight_decay": 0.0}
-        return replace(self.recipe, initial_std=0.05, kl_weight=0.1, prior_decay=self.recipe.weight_decay, **options)
+        return replace(
+            self.recipe,
+            optimizer="adam",
+            learning_rate=1e-3,
+            weight_decay=0.0,
+            initial_std=0.05,
+            kl_weight=0.1,
+            prior_decay=self.recipe.weight_decay,
+        )
 
     def cyclical(self, num_points: int) -> Recipe:
         """The paper's CSGHMC: four cycles of fifty epochs, three networks of each, and hardly any noise."""
-        cycles = {"num_epochs": 2 * self.recipe.num_epochs, "num_cycles": 4, "kept_per_cycle": 3, "noisy_epochs": 5}
-        noise = {"optimizer": "sghmc", "learning_rate": 0.1, "momentum": 0.1, "temperature": 1.0 / num_points}
-        return replace(self.recipe, **cycles, **noise)
+        return replace(
+            self.recipe,
+            num_epochs=2 * self.recipe.num_epochs,
+            num_cycles=4,
+            kept_per_cycle=3,
+            noisy_epochs=5,
+            optimizer="sghmc",
+            learning_rate=0.1,
+            momentum=0.1,
+            temperature=1.0 / num_points,
+        )
 
 
 _ADAM = Recipe(optimizer="adam", learning_rate=1e-3, mixed_precision=False)
