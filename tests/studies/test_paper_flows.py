@@ -9,13 +9,12 @@ import torch
 from burnish.batches import Batch
 from burnish.diagnostics import elbo
 from burnish.errors import FitError
-from burnish.heads import LinearHead, Model
 from burnish.inference import flow
 from burnish.likelihoods import Bernoulli
 from burnish.noise import make_generator
-from burnish.posteriors import FlowPosterior, Gaussian
+from burnish.posteriors import Gaussian
 from burnish.scales import Dense, Diagonal
-from burnish.studies.paper_flows import Source, StackedFlows, StackedTargets, fit_paper_flows
+from burnish.studies.paper_flows import Source, fit_paper_flows
 from burnish.target import Target
 
 NUM_POINTS, NUM_FEATURES, NUM_CLASSES = 50, 3, 4
@@ -44,50 +43,15 @@ def problems(count, **options):
     return targets, [misplaced(target, seed) for seed, target in enumerate(targets)]
 
 
-def same_layers(ours, others):
+def streams(count, device="cpu"):
+    return [make_generator(seed, device) for seed in range(count)]
+
+
+def same_layers(ours, others, tolerance=1e-9):
     assert len(ours) == len(others)
     for one, other in zip(ours, others, strict=True):
         for name, value in one.parameters().items():
-            torch.testing.assert_close(value, other.parameters()[name], rtol=0.0, atol=1e-9)
-
-
-def test_stacked_flows_are_those_of_the_layers():
-    targets, bases = problems(3)
-    sources = [Source.seeded(base, NUM_POINTS, 8, 1, generator=make_generator(0)) for base in bases]
-    layers = [source.layers(5) for source in sources]
-    flows = StackedFlows.start(layers, [5, 3, 1])
-    assert flows.sizes == (9, 6, 6, 3, 3)
-    noise = torch.randn(3, targets[0].dim, generator=make_generator(1), dtype=torch.float64)
-    images, logdets = flows.forward(torch.stack([base.from_noise(row) for base, row in zip(bases, noise, strict=True)]))
-    for rank, length in enumerate([5, 3, 1]):
-        for problem, base in enumerate(bases):
-            same_layers(flows.layers(rank, problem), layers[problem][:length])
-            image, logdet = FlowPosterior(base, tuple(layers[problem][:length])).from_noise(noise[problem : problem + 1])
-            torch.testing.assert_close(images[rank, problem], image[0])
-            torch.testing.assert_close(logdets[rank, problem], logdet[0])
-
-
-@pytest.mark.parametrize("bias", [True, False])
-def test_stacked_targets_are_the_targets(bias):
-    targets = [make_target(0, 1.0, bias), make_target(1, torch.linspace(1.0, 2.0, 12 + 4 * bias).double(), bias)]
-    targets[0] = targets[0].with_prior(1.5, mean=0.3)
-    theta = torch.randn(3, 2, targets[0].dim, generator=make_generator(0), dtype=torch.float64)
-    stacked = StackedTargets.of(targets, targets[0].model.linear_head, bias)
-    rows = torch.stack([torch.randperm(NUM_POINTS, generator=make_generator(seed)) for seed in (0, 1)])
-    values = stacked.log_prob(theta, rows, torch.ones(2, NUM_POINTS, dtype=torch.float64))
-    for problem, target in enumerate(targets):
-        torch.testing.assert_close(values[:, problem], target.log_prob(theta[:, problem]))
-
-
-def test_a_bias_left_out_of_the_likelihood_keeps_its_prior():
-    target = make_target(0, 2.0)
-    bare = dataclasses.replace(target, model=Model(LinearHead(NUM_FEATURES, NUM_CLASSES, bias=False)))
-    stacked = StackedTargets.of([target], target.model.linear_head, bias=False)
-    theta = torch.randn(1, 1, target.dim, generator=make_generator(0), dtype=torch.float64)
-    value = stacked.log_prob(theta, torch.arange(NUM_POINTS)[None], torch.ones(1, NUM_POINTS, dtype=torch.float64))
-    weights, biases = theta[0].split([12, 4], dim=1)
-    expected = bare.log_prob(weights) + torch.distributions.Normal(0.0, 2.0**-0.5).log_prob(biases).sum()
-    torch.testing.assert_close(value[0], expected)
+            torch.testing.assert_close(value, other.parameters()[name], rtol=0.0, atol=tolerance)
 
 
 def test_an_epoch_sees_every_point_once_and_counts_all_of_them_at_each_step():
@@ -115,7 +79,7 @@ def test_draws_of_the_base_have_their_density():
 def test_on_all_data_it_is_fit_flow(monkeypatch):
     """The same start and noise, whole batches: the same layers and the same ELBO at every step."""
     (target,), (base,) = problems(1)
-    fit = fit_paper_flows([target], [base], [3], generator=make_generator(0), num_epochs=40, batch_size=NUM_POINTS)
+    fit = fit_paper_flows([target], [base], [3], generators=[make_generator(0)], num_epochs=40, batch_size=NUM_POINTS)
     source = Source.seeded(base, NUM_POINTS, NUM_POINTS, 40, generator=make_generator(0))
     draws = (base.scale.solve(draw - base.mean)[None] for draw, _, _, _ in source.steps())
     real = flow.standard_normal
@@ -159,31 +123,38 @@ def by_autograd(target, base, length, source):
 def test_every_flow_is_what_it_would_be_by_itself():
     """Two problems with three lengths, batches that do not divide the data: each flow by plain autograd, alone."""
     targets, bases = problems(2)
-    fit = fit_paper_flows(targets, bases, [2, 4, 1], generator=make_generator(0), num_epochs=2, batch_size=16)
+    fit = fit_paper_flows(targets, bases, [2, 4, 1], generators=streams(2), num_epochs=2, batch_size=16)
     assert fit.elbo.shape == (2, 3, 8)
     for place, length in enumerate([2, 4, 1]):
-        generator = make_generator(0)
-        for problem, (target, base) in enumerate(zip(targets, bases, strict=True)):
+        for problem, (target, base, generator) in enumerate(zip(targets, bases, streams(2), strict=True)):
             source = Source.seeded(base, NUM_POINTS, 16, 2, generator=generator)
             same_layers(fit.posteriors[problem][place].bijections, by_autograd(target, base, length, source))
 
 
-def test_neither_other_problems_nor_other_lengths_matter():
+@pytest.mark.parametrize(("order", "lengths"), [([1], [1, 3, 2]), ([2, 0, 1], [1, 3, 2]), ([1], [3]), ([1, 2], [5, 1])])
+def test_a_result_depends_on_its_own_generator_alone(order, lengths):
+    """The second of three problems: alone, after others, with other lengths, and both."""
     targets, bases = problems(3)
     options = {"num_epochs": 2, "batch_size": 16}
-    together = fit_paper_flows(targets, bases, [1, 3, 2], generator=make_generator(0), **options)
-    first = fit_paper_flows(targets[:1], bases[:1], [1], generator=make_generator(0), **options)
-    two = fit_paper_flows(targets[:2], bases[:2], [3], generator=make_generator(0), **options)
-    torch.testing.assert_close(together.elbo[:1, :1], first.elbo)
-    torch.testing.assert_close(together.elbo[:2, 1:2], two.elbo)
-    same_layers(together.posteriors[0][0].bijections, first.posteriors[0][0].bijections)
-    same_layers(together.posteriors[1][1].bijections, two.posteriors[1][0].bijections)
-    assert not torch.allclose(together.elbo[0], together.elbo[1])
+    together = fit_paper_flows(targets, bases, [1, 3, 2], generators=streams(3), **options)
+    chosen = [[values[index] for index in order] for values in (targets, bases, streams(3))]
+    other = fit_paper_flows(*chosen[:2], lengths, generators=chosen[2], **options)
+    problem = order.index(1)
+    for length in {1, 2, 3} & set(lengths):
+        before, after = [1, 3, 2].index(length), lengths.index(length)
+        torch.testing.assert_close(together.elbo[1, before], other.elbo[problem, after], rtol=0.0, atol=1e-10)
+        same_layers(together.posteriors[1][before].bijections, other.posteriors[problem][after].bijections, 1e-10)
+
+
+def test_another_generator_gives_another_result():
+    (target,), (base,) = problems(1)
+    fit = fit_paper_flows([target, target], [base, base], [2], generators=streams(2), num_epochs=1)
+    assert float((fit.elbo[0] - fit.elbo[1]).abs().min()) > 1e-3
 
 
 def test_the_elbo_rises_and_longer_flows_repair_more():
     targets, bases = problems(2, num_points=300)
-    fit = fit_paper_flows(targets, bases, [1, 8], generator=make_generator(0), learning_rate=0.02, num_epochs=60)
+    fit = fit_paper_flows(targets, bases, [1, 8], generators=streams(2), learning_rate=0.02, num_epochs=60)
     assert bool((fit.elbo[..., -40:].mean(-1) > fit.elbo[..., :40].mean(-1) + 20.0).all())
     for target, base, posteriors in zip(targets, bases, fit.posteriors, strict=True):
         before, *after = (elbo(target, q, generator=make_generator(1)).value for q in (base, *posteriors))
@@ -192,7 +163,7 @@ def test_the_elbo_rises_and_longer_flows_repair_more():
 
 def test_the_density_of_a_posterior_is_that_of_its_draws():
     targets, bases = problems(1)
-    fit = fit_paper_flows(targets, bases, [6], generator=make_generator(0), learning_rate=0.05)
+    fit = fit_paper_flows(targets, bases, [6], generators=streams(1), learning_rate=0.05)
     posterior = fit.posteriors[0][0]
     assert posterior.base is bases[0]
     theta, log_density = posterior.sample_and_log_prob(200, generator=make_generator(1))
@@ -205,8 +176,8 @@ def test_diagonal_bases_in_single_precision_under_no_grad():
     bases = [Gaussian(base.mean, Diagonal(base.scale.variance().sqrt())) for base in bases]
     state, epochs = torch.random.get_rng_state(), []
     with torch.no_grad():
-        fit = fit_paper_flows(targets, bases, [2], generator=make_generator(0), num_epochs=3, callback=epochs.append)
-    again = fit_paper_flows(targets, bases, [2], generator=make_generator(0), num_epochs=3)
+        fit = fit_paper_flows(targets, bases, [2], generators=streams(2), num_epochs=3, callback=epochs.append)
+    again = fit_paper_flows(targets, bases, [2], generators=streams(2), num_epochs=3)
     assert epochs == [1, 2, 3]
     assert torch.equal(fit.elbo, again.elbo)
     assert fit.elbo.dtype == torch.float64
@@ -222,8 +193,7 @@ def test_without_the_bias_in_the_likelihood_labels_matter_through_features_alone
     for likelihood_bias in (True, False):
         options = {"num_epochs": 3, "likelihood_bias": likelihood_bias}
         one, other = (
-            fit_paper_flows([target], [misplaced(target)], [2], generator=make_generator(0), **options).elbo
-            for target in targets
+            fit_paper_flows([target], [misplaced(target)], [2], generators=streams(1), **options).elbo for target in targets
         )
         assert torch.equal(one, other) != likelihood_bias
 
@@ -231,25 +201,31 @@ def test_without_the_bias_in_the_likelihood_labels_matter_through_features_alone
 def test_a_step_too_large_is_an_error_that_says_where():
     targets, bases = problems(1)
     with pytest.raises(FitError, match="problem 0 with 2 layers; use a smaller `learning_rate`"):
-        fit_paper_flows(targets, bases, [2], generator=make_generator(0), learning_rate=1e300)
+        fit_paper_flows(targets, bases, [2], generators=streams(1), learning_rate=1e300)
 
 
 def test_bad_arguments_are_refused_before_work():
     targets, bases = problems(2)
-    generator = make_generator(0)
+    generators = streams(2)
     for lengths in ([], [2, 2]):
         with pytest.raises(ValueError, match="`lengths` must be different numbers"):
-            fit_paper_flows(targets, bases, lengths, generator=generator)
+            fit_paper_flows(targets, bases, lengths, generators=generators)
     with pytest.raises(ValueError, match="`lengths` must be at least 1, got 0"):
-        fit_paper_flows(targets, bases, [0, 1], generator=generator)
-    with pytest.raises(ValueError, match="got 1 for 2"):
-        fit_paper_flows(targets, bases[:1], [1], generator=generator)
+        fit_paper_flows(targets, bases, [0, 1], generators=generators)
+    with pytest.raises(ValueError, match=r"`bases` must be one for each .* got 1 for 2"):
+        fit_paper_flows(targets, bases[:1], [1], generators=generators)
     with pytest.raises(ValueError, match="got 0 for 0"):
-        fit_paper_flows([], [], [1], generator=generator)
+        fit_paper_flows([], [], [1], generators=[])
+    with pytest.raises(ValueError, match=r"`generators` must be one for each .* got 1 for 2"):
+        fit_paper_flows(targets, bases, [1], generators=generators[:1])
+    with pytest.raises(ValueError, match="`generators` must be different objects"):
+        fit_paper_flows(targets, bases, [1], generators=generators[:1] * 2)
+    with pytest.raises(TypeError, match=r"`generator` must be a torch\.Generator, got int"):
+        fit_paper_flows(targets, bases, [1], generators=[generators[0], 1])
     with pytest.raises(TypeError, match="`bases` must be Gaussians, got Tensor at 1"):
-        fit_paper_flows(targets, [bases[0], bases[1].mean], [1], generator=generator)
+        fit_paper_flows(targets, [bases[0], bases[1].mean], [1], generators=generators)
     with pytest.raises(ValueError, match="`graph` must be None or False on cpu"):
-        fit_paper_flows(targets, bases, [1], generator=generator, graph=True)
+        fit_paper_flows(targets, bases, [1], generators=generators, graph=True)
 
 
 def test_problems_that_do_not_fit_each_other_are_refused():
@@ -258,14 +234,14 @@ def test_problems_that_do_not_fit_each_other_are_refused():
     bare = make_target(bias=False)
     for other in (shorter, bare):
         with pytest.raises(ValueError, match="`targets` must have one head and features of one shape"):
-            fit_paper_flows([target, other], [base, base], [1], generator=make_generator(0))
+            fit_paper_flows([target, other], [base, base], [1], generators=streams(2))
     weighted = dataclasses.replace(target, data=Batch(target.data.inputs, target.data.targets, torch.ones(NUM_POINTS)))
     binary = Target.last_layer(target.data.inputs, target.data.targets % 2, prior_precision=1.0, likelihood=Bernoulli())
     for other in (weighted, binary):
         with pytest.raises(ValueError, match="`targets` must be categorical and without weights"):
-            fit_paper_flows([other], [base], [1], generator=make_generator(0))
+            fit_paper_flows([other], [base], [1], generators=streams(1))
     with pytest.raises(ValueError, match=r"`bases\[0\]` must have shape \(12,\)"):
-        fit_paper_flows([bare], [base], [1], generator=make_generator(0))
+        fit_paper_flows([bare], [base], [1], generators=streams(1))
 
 
 @pytest.mark.gpu
@@ -276,7 +252,7 @@ def test_a_captured_step_is_the_step(num_epochs):
     targets, bases = problems(2, device="cuda")
     options = {"num_epochs": num_epochs, "batch_size": 30, "learning_rate": 0.02}
     fits = [
-        fit_paper_flows(targets, bases, [3, 1], generator=make_generator(0, "cuda"), graph=graph, **options)
+        fit_paper_flows(targets, bases, [3, 1], generators=streams(2, "cuda"), graph=graph, **options)
         for graph in (None, False)
     ]
     torch.testing.assert_close(fits[0].elbo, fits[1].elbo, rtol=1e-9, atol=0.0)

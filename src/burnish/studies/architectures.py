@@ -5,9 +5,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from burnish._checks import check_choice
+from burnish._checks import check_at_least, check_choice
 
-__all__ = ["ARCHITECTURES", "lenet", "make_network", "mlp", "wide_resnet"]
+__all__ = ["ARCHITECTURES", "lenet", "make_network", "mlp", "tiny", "wide_resnet"]
 
 
 class _Block(nn.Module):
@@ -54,12 +54,27 @@ def mlp(num_classes: int) -> nn.Sequential:
     return nn.Sequential(nn.Flatten(), nn.Linear(784, 50), nn.ReLU(), nn.Linear(50, num_classes))
 
 
-ARCHITECTURES: dict[str, Callable[[int], nn.Sequential]] = {"lenet": lenet, "wide-resnet": wide_resnet, "mlp": mlp}
+def tiny(num_classes: int) -> nn.Sequential:
+    """Two convolutions for colour images, 16 features: to try things out."""
+    return nn.Sequential(
+        *(nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 16, 3, 2, 1), nn.ReLU()),
+        *(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, num_classes)),
+    )
+
+
+ARCHITECTURES: dict[str, Callable[[int], nn.Sequential]] = {
+    "lenet": lenet,
+    "wide-resnet": wide_resnet,
+    "mlp": mlp,
+    "tiny": tiny,
+}
 
 
 def make_network(name: str, num_classes: int, seed: int) -> nn.Sequential:
     """A network of `ARCHITECTURES` on the CPU, the same for a seed everywhere; the global random state is untouched."""
     check_choice("name", name, ARCHITECTURES)
+    check_at_least("num_classes", num_classes, 1)
+    check_at_least("seed", seed, 0)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # `torch.manual_seed` would seed GPUs too
         return ARCHITECTURES[name](num_classes)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, pad
 
 from burnish._checks import check_at_least, check_choice, check_positive
+from burnish.encoding import plain_copy
 from burnish.inference.flipout import kl_divergence, variational_network
 
 __all__ = ["Recipe", "Run"]
@@ -60,11 +61,21 @@ class Recipe:
         check_choice("optimizer", self.optimizer, OPTIMIZERS)
         for name in ("num_epochs", "batch_size", "num_cycles", "kept_per_cycle"):
             check_at_least(name, getattr(self, name), 1)
+        check_at_least("noisy_epochs", self.noisy_epochs, 0)
         check_positive("learning_rate", self.learning_rate)
-        if self.num_epochs % self.num_cycles or self.kept_per_cycle > self.epochs_per_cycle:
+        if self.initial_std is not None:
+            check_positive("initial_std", self.initial_std, "Pass None for an ordinary network.")
+            check_positive("prior_decay", self.prior_decay)
+        for name in ("weight_decay", "temperature", "kl_weight"):
+            if not 0.0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"`{name}` must be finite and not negative, got {getattr(self, name)}. Pass 0 for none.")
+        if not 0.0 <= self.momentum < 1.0:
+            raise ValueError(f"`momentum` must lie in [0, 1), got {self.momentum}. Pass 0 for none.")
+        if self.num_epochs % self.num_cycles or max(self.kept_per_cycle, self.noisy_epochs) > self.epochs_per_cycle:
             raise ValueError(
                 f"`num_epochs` must be a multiple of the {self.num_cycles} cycles, with an epoch for each of the "
-                f"{self.kept_per_cycle} networks that one leaves, got {self.num_epochs}. Pass more epochs."
+                f"{self.kept_per_cycle} networks that one leaves and of the {self.noisy_epochs} with noise, "
+                f"got {self.num_epochs}. Pass more epochs."
             )
 
     @property
@@ -96,7 +107,8 @@ class Run:
     def __init__(self, network: nn.Module, pixels: Tensor, labels: Tensor, recipe: Recipe, seed: int) -> None:
         if len(pixels) < recipe.batch_size:
             raise ValueError(
-                f"`batch_size` must be at most the number of points, {len(pixels)}, got {recipe.batch_size}. Pass less."
+                f"`batch_size` must be at most {len(pixels)}, the number of points, got {recipe.batch_size}. "
+                "Pass a smaller one."
             )
         device = pixels.device
         self.seed, self.recipe, self.device = seed, recipe, device
@@ -121,6 +133,7 @@ class Run:
         self._stream: Any = None
         if device.type == "cuda":
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._wait()  # that stream does not wait for what is still being made in another
 
     def state(self) -> dict[str, Tensor]:
         """All that steps change: tensors that `copy_` into restores."""
@@ -130,8 +143,11 @@ class Run:
     def weights(self) -> dict[str, Tensor]:
         """A copy of the network's own state, on the CPU."""
         self._wait()
-        state = self.network.state_dict()
-        return {name: value.detach().cpu().clone(memory_format=torch.contiguous_format) for name, value in state.items()}
+        return {name: plain_copy(value) for name, value in self.network.state_dict().items()}
+
+    def is_finite(self) -> bool:
+        """Whether all that steps change is; once the epoch is finished."""
+        return all(bool(torch.isfinite(value).all()) for value in self.state().values())
 
     def begin(self, epoch: int) -> None:
         """A new order of the points, and another look of the images."""
@@ -206,6 +222,7 @@ class Run:
         with self._in_stream():
             for _ in range(_WARMUPS):
                 self._advance()
+                self._clock.copy_(before["clock"])  # there may be fewer steps left than these
         self._wait()
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self.noise)
@@ -214,7 +231,8 @@ class Run:
         for name, value in self.state().items():
             value.detach().copy_(before[name])
         self._loss.zero_()
-        torch.cuda.synchronize(self.device)
+        self.noise.manual_seed(self.noise.initial_seed())  # a graph is captured before the first step of an epoch
+        self._wait()
         return graph
 
     def _in_stream(self) -> Any:

@@ -1,0 +1,42 @@
+"""Whether a posterior that is closer to HMC's in weight space predicts better: MMD against NLL over all methods."""
+
+import statistics
+from collections.abc import Mapping
+from typing import Any
+
+from burnish.studies.image_calibration import run_seed as calibrate
+from burnish.studies.image_methods import LABELS, ImageMethods
+from burnish.studies.image_posteriors import HMC
+from burnish.studies.summaries import method_names, method_rows, spread
+
+__all__ = ["run_seed", "summary"]
+
+
+def run_seed(methods: ImageMethods) -> dict[str, Any]:
+    """Distance and NLL of every method that approximates the target."""
+    part = calibrate(methods)
+    column = "mmd_paper" if methods.problem.setting.protocol == "paper" else "mmd"
+    rows = {
+        name: {"mmd": row[column], "nll": row["few"]["nll"]}
+        for name, row in part["rows"].items()
+        if column in row and name != HMC
+    }
+    return {"rows": rows, "hmc_nll": part["rows"][HMC]["few"]["nll"]}
+
+
+def summary(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows: means over seeds of both, and how they go together."""
+    parts = list(record["seeds"].values())
+    names = method_names(parts)
+    means = {
+        name: [statistics.fmean(row[key] for row in method_rows(parts, name)) for key in ("mmd", "nll")] for name in names
+    }
+    rows = []
+    for name in names:
+        found = method_rows(parts, name)
+        rows.append([LABELS.get(name, name), *(spread([row[key] for row in found], 4) for key in ("mmd", "nll"))])
+    distance, nll = zip(*means.values(), strict=True)
+    ranks = [[sorted(values).index(value) for value in values] for values in (distance, nll)]
+    together = [statistics.correlation(distance, nll), statistics.correlation(*ranks)]
+    rows.append(["correlation of the means: of values, of ranks", *(f"{value:.2f}" for value in together)])
+    return ["method", "MMD to HMC", "NLL"], rows

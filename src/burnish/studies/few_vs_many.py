@@ -1,0 +1,80 @@
+"""Many draws of a poor posterior against few draws of a good one, and against an approximation without draws."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from burnish import metrics
+from burnish.noise import make_generator
+from burnish.predictive import predict
+from burnish.studies.image_methods import ImageMethods, grouped_probs
+from burnish.studies.image_posteriors import BURNISH, HMC, LA, RECENTRED, fit_paper_base
+from burnish.studies.paper_scores import paper_ece
+from burnish.studies.protocols import BENCHMARKS
+from burnish.studies.summaries import method_names, method_rows, printed_text, spread
+
+__all__ = ["run_seed", "summary"]
+
+_COUNTS = (1, 2, 5, 10, 20, 50, 100, 200, 600)
+_MANY, _FEW = 10_000, 10
+_BLOCK = 500  # draws in memory at a time
+_MAX_SETS = 30  # whose scores are averaged
+
+
+def run_seed(methods: ImageMethods) -> dict[str, Any]:
+    """Scores of the paper's Laplace posterior by very many draws and by none, of HMC by few and all, and all by count."""
+    problem = methods.problem
+    settings, labels, inputs = problem.setting.settings, problem.labels("test"), problem.features("test")
+    base, _ = fit_paper_base(problem)
+    generator = make_generator(problem.seed, problem.device)
+    probs = torch.zeros(len(inputs), problem.setting.benchmark.num_classes, device=problem.device)
+    count = min(_MANY, 20 * settings.num_draws)
+    for start in range(0, count, _BLOCK):
+        block = base.sample(min(_BLOCK, count - start), generator=generator)
+        probs += grouped_probs(problem.model, block, inputs, len(block)).squeeze(0) * (len(block) / count)
+    rows = {
+        f"LA S={count}": _score(probs, labels),
+        f"HMC S={_FEW}": _averaged(methods, HMC, _FEW),
+        f"HMC S={settings.num_draws}": _averaged(methods, HMC, settings.num_draws),
+        "MPA": _score(predict(problem.model, base, inputs, method="probit").probs, labels),
+        f"{RECENTRED} S={_FEW}": _averaged(methods, RECENTRED, _FEW),
+        f"{BURNISH} S={_FEW}": _averaged(methods, BURNISH, _FEW),
+    }
+    counts = [number for number in _COUNTS if number <= settings.num_draws]
+    curves = {name: [_averaged(methods, name, number) for number in counts] for name in (LA, RECENTRED, BURNISH, HMC)}
+    return {"rows": rows, "counts": counts, "curves": curves}
+
+
+def summary(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows: NLL and calibration errors, means and standard errors over seeds."""
+    title = BENCHMARKS[record["config"]["dataset"]].title
+    parts = list(record["seeds"].values())
+    rows = []
+    for name in method_names(parts):
+        found = method_rows(parts, name)
+        cells = [
+            spread([row["nll"] for row in found], 4),
+            spread([row["paper_ece"] for row in found], 1, 100.0),
+            spread([row["ece"] for row in found], 1, 100.0),
+        ]
+        known = [printed_text("few_vs_many_samples", title, name, key) for key in ("nll", "ece")]
+        rows.append([name, *cells, *(known if record["config"]["protocol"] == "paper" else ("", ""))])
+    return ["method", "NLL", "the paper's ECE, %", "ECE, %", "printed NLL", "printed ECE, %"], rows
+
+
+def _averaged(methods: ImageMethods, name: str, count: int) -> dict[str, float]:
+    """Scores by so many draws, over several sets of them."""
+    labels = methods.problem.labels("test")
+    scores = [_score(probs, labels) for probs in methods.sets(name, "test", count)[:_MAX_SETS]]
+    return {key: sum(score[key] for score in scores) / len(scores) for key in scores[0]}
+
+
+def _score(probs: Tensor, labels: Tensor) -> dict[str, float]:
+    return {
+        "nll": metrics.nll(probs, labels),
+        "ece": metrics.ece(probs, labels),
+        "paper_ece": paper_ece(probs, labels),
+        "accuracy": metrics.accuracy(probs, labels),
+    }

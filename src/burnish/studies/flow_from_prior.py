@@ -1,0 +1,94 @@
+"""The paper's flow started from a standard normal distribution in place of a Laplace posterior: NLL and time by length."""
+
+import math
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from burnish import metrics
+from burnish.inference.flow import fit_flow, paper_protocol
+from burnish.noise import make_generator
+from burnish.posteriors import Gaussian
+from burnish.predictive import predict_at
+from burnish.scales import Diagonal
+from burnish.studies.image_methods import ImageMethods
+from burnish.studies.image_posteriors import fit_paper_base
+from burnish.studies.paper_flows import fit_paper_flows
+from burnish.studies.printed import printed
+from burnish.studies.summaries import spread
+from burnish.target import Target
+
+__all__ = ["run_seed", "summary"]
+
+LENGTHS = (1, 5, 10, 20)
+STARTS = ("N(0,I)+NF", "LA+NF")
+_TIMED = 200  # steps of one flow alone, from which the time of all of them is extrapolated
+
+
+def run_seed(methods: ImageMethods) -> dict[str, Any]:
+    """NLL of flows of several lengths from both starts, and the seconds that each would take alone."""
+    problem = methods.problem
+    settings = problem.setting.settings
+    base, _ = fit_paper_base(problem)
+    bases = [Gaussian(base.mean.new_zeros(base.dim), Diagonal(base.mean.new_ones(base.dim))), base]
+    target = Target(problem.model, problem.target.data, problem.target.prior_precision)
+    fits = [
+        fit_paper_flows(
+            [target],
+            [start],
+            LENGTHS,
+            generators=[make_generator(problem.seed, problem.device)],
+            num_epochs=settings.flow_epochs,
+            likelihood_bias=problem.setting.protocol == "ours",
+        )
+        for start in bases
+    ]
+    nll = {}
+    for name, fit in zip(STARTS, fits, strict=True):
+        generator = make_generator(problem.seed + 1, problem.device)
+        draws = [flow.sample(settings.few, generator=generator) for flow in fit.posteriors[0]]
+        nll[name] = [_nll(methods, theta) for theta in draws]
+    return {
+        "lengths": list(LENGTHS),
+        "nll": nll,
+        "seconds": [_seconds(target, base, length, settings.flow_epochs, problem.seed) for length in LENGTHS],
+        "batched_seconds": {name: fit.seconds for name, fit in zip(STARTS, fits, strict=True)},
+    }
+
+
+def summary(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows: NLL and seconds by length, with the paper's for CIFAR-10."""
+    parts = list(record["seeds"].values())
+    table = "flow_from_prior_vs_from_laplace_cifar10_nll"
+    rows = []
+    for name in STARTS:
+        by_length = zip(*(part["nll"][name] for part in parts), strict=True)
+        rows.append([f"NLL, {name}", *(spread(values, 4) for values in by_length)])
+        known = printed(table, name)
+        if record["config"]["dataset"] == "cifar-10" and isinstance(known, list):
+            rows.append(["  printed", *(f"{value:.4f}" for value in known)])
+    seconds = list(zip(*(part["seconds"] for part in parts), strict=True))
+    rows.append(["seconds of one flow alone", *(spread(values, 1) for values in seconds)])
+    more = [100.0 * (part["seconds"][2] / part["seconds"][1] - 1.0) for part in parts]
+    rows.append(["more from 5 to 10 layers, %", "", "", spread(more, 0), "printed 53"])
+    return ["layers", *map(str, parts[0]["lengths"])], rows
+
+
+def _nll(methods: ImageMethods, theta: Tensor) -> float:
+    problem = methods.problem
+    probs = predict_at(*methods.seen(theta), problem.features("test"), keep_samples=False).probs
+    return metrics.nll(probs, problem.labels("test"))
+
+
+def _seconds(target: Target, base: Gaussian, length: int, num_epochs: int, seed: int) -> float:
+    """Of all steps, from as many as are timed."""
+    generator = make_generator(seed, base.mean.device)
+    options = paper_protocol(target, base, length, generator=generator)
+    total: int = num_epochs * math.ceil(len(target.data) / options["batch_size"])
+    timed = min(_TIMED, total)
+    fit_flow(target, base, generator=generator, **options | {"max_steps": 5})  # what only the first steps pay for
+    began = time.perf_counter()
+    fit_flow(target, base, generator=generator, **options | {"max_steps": timed})
+    return (time.perf_counter() - began) * total / timed

@@ -1,0 +1,160 @@
+"""The paper's table of calibration on images: every method's scores on test points, and its distance to HMC."""
+
+import statistics
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from burnish import metrics
+from burnish.diagnostics import class_contrasts, median_bandwidth, mmd, resplit_range
+from burnish.noise import make_generator
+from burnish.studies.image_methods import LABELS, MAP, TEMPERATURE, ImageMethods, grouped_probs
+from burnish.studies.image_posteriors import HMC, REFINE
+from burnish.studies.paper_scores import paper_ece, paper_mmd
+from burnish.studies.protocols import BENCHMARKS
+from burnish.studies.summaries import method_names, method_rows, printed_text, spread
+
+__all__ = ["run_seed", "summary"]
+
+# what is shown: its heading, digits, scale, and what the paper calls it
+_SHARED: dict[str, tuple[str, int, float, str]] = {
+    "nll": ("NLL", 4, 1.0, "nll"),
+    "accuracy": ("accuracy, %", 1, 100.0, "accuracy"),
+    "brier": ("Brier", 4, 1.0, "brier"),
+}
+_SECONDS = {"seconds": ("seconds", 1, 1.0, "")}
+_PAPER_COLUMNS = {
+    "mmd_paper": ("MMD, biased", 3, 1.0, "mmd"),
+    **_SHARED,
+    "paper_ece": ("the paper's ECE, %", 1, 100.0, "ece"),
+    "ece": ("ECE, %", 1, 100.0, ""),
+    **_SECONDS,
+}
+_COLUMNS = {
+    "mmd": ("MMD", 5, 1.0, ""),
+    "tv": ("TV to HMC", 4, 1.0, ""),
+    **_SHARED,
+    "ece": ("ECE, %", 1, 100.0, ""),
+    **_SECONDS,
+}
+_SCORES = ("accuracy", "nll", "brier", "ece")
+_MAX_SETS = 30  # of few draws each, whose scores are averaged
+
+
+def run_seed(methods: ImageMethods) -> dict[str, Any]:
+    """The rows of one seed, and what is known about its target and its judge."""
+    problem = methods.problem
+    settings = problem.setting.settings
+    judge = _Judge(methods)
+    rows = {}
+    for name in methods.names:
+        rows[name] = _scores(methods, name, settings.few) | judge.distances(name)
+        fit = methods.fit(name)
+        if fit is not None:
+            rows[name]["fit"] = fit.facts
+    search = problem.search.tuning
+    assert search is not None
+    return {
+        "rows": rows,
+        "judge": judge.describe(),
+        "target": {
+            "precision": float(problem.target.prior_precision),
+            "parameters": problem.target.dim,
+            "points": len(problem.target.data),
+            "test_points": len(problem.labels("test")),
+            "found_precision": search.precision,
+            "grid": [[candidate.precision, candidate.score] for candidate in search.candidates],
+        },
+        "temperature": methods.temperature,
+        "training": problem.training,
+    }
+
+
+def summary(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows: means and standard errors over seeds, and under the paper's protocol what it prints."""
+    title = BENCHMARKS[record["config"]["dataset"]].title
+    parts = list(record["seeds"].values())
+    paper = record["config"]["protocol"] == "paper"
+    columns = _PAPER_COLUMNS if paper else _COLUMNS
+    rows = []
+    for name in method_names(parts):
+        cells = [spread(_values(parts, name, key), digits, scale) for key, (_, digits, scale, _) in columns.items()]
+        rows.append([LABELS.get(name, name), *cells])
+        known = [printed_text("calibration_last_layer", title, name, key) if key else "" for *_, key in columns.values()]
+        if paper and any(known):
+            rows.append(["  printed", *known])
+    return ["method", *(label for label, *_ in columns.values())], rows
+
+
+class _Judge:
+    """HMC's draws and predictions, and how far others are from them."""
+
+    def __init__(self, methods: ImageMethods) -> None:
+        self._methods, problem = methods, methods.problem
+        settings = problem.setting.settings
+        fit = methods.fit(HMC)
+        assert fit is not None
+        chains = fit.draws.view(settings.num_chains, -1, fit.draws.shape[1])
+        # halves of the chains, not of their draws: draws of one chain are not independent
+        self.reference, self._again = (part.flatten(0, 1) for part in chains.chunk(2))
+        self.bandwidth = median_bandwidth(self.reference)
+        options: dict[str, Any] = {"num_splits": settings.num_splits, "generator": make_generator(0, problem.device)}
+        self.range = resplit_range(chains, bandwidth=self.bandwidth, **options)
+        self._contrasts = self._contrast(self.reference)
+        self._contrast_bandwidth = median_bandwidth(self._contrasts)
+        self._probs = self._average(self.reference)
+
+    def distances(self, name: str) -> dict[str, Any]:
+        """Between a method and half of HMC's chains; HMC's are those of the other half."""
+        problem, count = self._methods.problem, len(self.reference)
+        fit = self._methods.fit(name)
+        own = self._average(self._again) if name == HMC else self._methods.sets(name, "test", count).mean(0)
+        tv = {"tv": float(0.5 * (own - self._probs).abs().sum(-1).mean())}
+        if name == REFINE or (fit is None and name not in (MAP, TEMPERATURE)):
+            return tv  # of another target, or of all layers
+        draws = problem.theta.expand_as(self.reference) if fit is None else fit.draws[:count]
+        draws = self._again if name == HMC else draws
+        weights = slice(0, problem.num_weights)
+        values = {
+            "mmd": mmd(draws, self.reference, bandwidth=self.bandwidth),
+            "mmd_contrasts": mmd(self._contrast(draws), self._contrasts, bandwidth=self._contrast_bandwidth),
+            "mmd_biased": mmd(draws, self.reference, bandwidth=self.bandwidth, unbiased=False),
+            "mmd_paper": paper_mmd(draws, self.reference),
+            "mmd_paper_weights": paper_mmd(draws[:, weights], self.reference[:, weights]),
+        }
+        return {**tv, **values, "inside": self.range[0] <= values["mmd"] <= self.range[1]}
+
+    def describe(self) -> dict[str, Any]:
+        """How it compares with itself."""
+        return {"range": list(self.range), "bandwidth": self.bandwidth, "draws": len(self.reference)}
+
+    def _average(self, draws: Tensor) -> Tensor:
+        inputs = self._methods.problem.features("test")
+        return grouped_probs(*self._methods.seen(draws), inputs, len(draws)).squeeze(0)
+
+    def _contrast(self, draws: Tensor) -> Tensor:
+        model, seen = self._methods.seen(draws)
+        return class_contrasts(seen, model.linear_head)
+
+
+def _scores(methods: ImageMethods, name: str, few: int) -> dict[str, Any]:
+    """On test points: by few draws, over several sets of them, and by all."""
+    labels = methods.problem.labels("test")
+    sets = methods.sets(name, "test", few)
+    parts = [_score(probs, labels) for probs in sets[:_MAX_SETS]]
+    many = _score(sets.mean(0), labels)
+    means = {key: statistics.fmean(part[key] for part in parts) for key in parts[0]}
+    return {"few": means, "many": many, "sets": len(parts)}
+
+
+def _score(probs: Tensor, labels: Tensor) -> dict[str, float]:
+    return {name: getattr(metrics, name)(probs, labels) for name in _SCORES} | {"paper_ece": paper_ece(probs, labels)}
+
+
+def _values(parts: list[Any], name: str, column: str) -> list[float]:
+    rows = method_rows(parts, name)
+    if column == "seconds":
+        return [row["fit"]["seconds"] for row in rows if "fit" in row]
+    flat = [row | row["few"] for row in rows]
+    return [row[column] for row in flat if column in row]

@@ -1,0 +1,276 @@
+"""Every posterior of the image studies: fitted once for each seed, and kept as draws with what is known about the fit."""
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from burnish.convergence import rhat
+from burnish.diagnostics import elbo
+from burnish.inference.curvature import diagonal_hessian, full_hessian
+from burnish.inference.flow import fit_flow
+from burnish.inference.hmc import HmcFit, fit_hmc
+from burnish.inference.laplace import choose_structure, fit_laplace
+from burnish.inference.temperature import fit_temperature
+from burnish.ladder import Ladder
+from burnish.noise import make_generator
+from burnish.posteriors import DensityPosterior, Gaussian, Posterior
+from burnish.refine import refine
+from burnish.scales import Dense, Diagonal, Scale
+from burnish.studies.image_problem import ImageProblem
+from burnish.studies.paper_flows import fit_paper_flows
+from burnish.studies.records import finite, origin
+from burnish.target import Target
+
+__all__ = [
+    "BURNISH",
+    "FLOW",
+    "HMC",
+    "LA",
+    "RECENTRED",
+    "REFINE",
+    "Fit",
+    "fit_paper_base",
+    "flow_name",
+    "posterior",
+    "prepare",
+]
+
+LA, RECENTRED, FLOW, BURNISH, HMC, REFINE = "LA", "recentred LA", "flow", "burnish", "HMC", "refine"
+_PRECISIONS = torch.logspace(-4, 6, 2001, dtype=torch.float64)  # looked at for the paper's base
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """Draws (S, d) of a posterior over the whole layer, biases included, and what its fit knows."""
+
+    draws: Tensor
+    facts: dict[str, Any]
+
+
+def flow_name(length: int) -> str:
+    """The paper's name for its flow of so many layers."""
+    return f"LA-Refine-{length}"
+
+
+def posterior(problem: ImageProblem, name: str) -> Fit:
+    """The posterior of that name: from its file, or fitted and put there."""
+    found = _read(problem, name)
+    if found is not None:
+        return found
+    if name not in _FITS:  # one of the paper's flows, whose lengths are fitted together
+        prepare([problem])
+    else:
+        generator = _generator(problem, name)
+        with torch.no_grad():
+            _write(problem, name, _FITS[name](problem, generator))
+    found = _read(problem, name)
+    assert found is not None
+    return found
+
+
+def prepare(problems: Sequence[ImageProblem]) -> None:
+    """Fits the paper's flows of all lengths for all problems that have none, in one go."""
+    settings = problems[0].setting.settings
+    names = [flow_name(length) for length in settings.lengths]
+    missing = [problem for problem in problems if any(_read(problem, name) is None for name in names)]
+    if not missing:
+        return
+    bases = [fit_paper_base(problem)[0] for problem in missing]
+    paper = missing[0].setting.protocol == "paper"
+    targets = [_full_target(problem) for problem in missing]
+    fits = fit_paper_flows(
+        targets,
+        bases,
+        settings.lengths,
+        generators=[_generator(problem, "flows") for problem in missing],
+        num_epochs=settings.flow_epochs,
+        likelihood_bias=not paper,
+    )
+    for problem, flows in zip(missing, fits.posteriors, strict=True):
+        for name, flow in zip(names, flows, strict=True):
+            generator = _generator(problem, name)
+            facts = {"seconds": fits.seconds, "together": len(missing) * len(names)}
+            facts |= {} if paper else _elbo(problem.target, flow, generator)
+            _write(problem, name, Fit(flow.sample(settings.num_draws, generator=generator), facts))
+
+
+def fit_paper_base(problem: ImageProblem) -> tuple[Gaussian, dict[str, Any]]:
+    """A Laplace posterior at the network's weights.
+
+    Under the paper's protocol its prior is its own, the one with the largest evidence at these weights; under ours it is
+    that of the target.
+    """
+    began = time.perf_counter()
+    structure = problem.setting.benchmark.base
+    target = Target(problem.model, problem.batch("train"), 1.0)
+    if problem.setting.protocol == "ours":
+        fit = fit_laplace(problem.target, problem.theta, structure=structure, recentre=False)
+        return fit.posterior, {"seconds": fit.seconds, "precision": float(problem.target.prior_precision)}
+    if structure == "full":
+        matrix = full_hessian(target, problem.theta).double()
+        precision = _evidence_maximum(problem.theta, torch.linalg.eigvalsh(matrix).clamp_min(0.0))
+        matrix.diagonal().add_(precision)
+        scale: Scale = Dense.from_precision(matrix, problem.theta.dtype)
+    else:
+        diagonal = diagonal_hessian(target, problem.theta)
+        precision = _evidence_maximum(problem.theta, diagonal)
+        scale = Diagonal((diagonal + precision).rsqrt().to(problem.theta.dtype))
+    return Gaussian(problem.theta, scale), {"seconds": time.perf_counter() - began, "precision": precision}
+
+
+def _evidence_maximum(theta: Tensor, eigenvalues: Tensor) -> float:
+    """The prior precision with the largest Laplace evidence, where neither weights nor curvature move with it."""
+    precisions = _PRECISIONS.to(theta.device)
+    volume = torch.stack([(eigenvalues + precision).log().sum() for precision in precisions])
+    evidence = 0.5 * (len(theta) * precisions.log() - precisions * theta.double().square().sum() - volume)
+    return float(precisions[evidence.argmax()])
+
+
+def _fit_la(problem: ImageProblem, generator: torch.Generator) -> Fit:
+    base, facts = fit_paper_base(problem)
+    if problem.setting.protocol == "ours":
+        facts |= _elbo(problem.target, base, generator)
+    return Fit(base.sample(problem.setting.settings.num_draws, generator=generator), facts)
+
+
+def _fit_recentred(problem: ImageProblem, generator: torch.Generator) -> Fit:
+    fit = fit_laplace(problem.target, _start(problem), structure=choose_structure(problem.target))
+    facts = {"seconds": fit.seconds, "structure": choose_structure(problem.target), "iterations": fit.iterations}
+    return _drawn(problem, fit.posterior, generator, facts)
+
+
+def _fit_own_flow(problem: ImageProblem, generator: torch.Generator) -> Fit:
+    laplace = fit_laplace(problem.target, _start(problem), structure=choose_structure(problem.target))
+    fit = fit_flow(problem.target, laplace.posterior, generator=generator)
+    facts = {"seconds": laplace.seconds + fit.seconds, "gain": fit.gain, "steps": len(fit.trace), "converged": fit.converged}
+    return _drawn(problem, fit.posterior, generator, facts)
+
+
+def _fit_burnish(problem: ImageProblem, generator: torch.Generator) -> Fit:
+    """As far up the ladder of `refine` as the verdict asks for."""
+    began = time.perf_counter()
+    fitted, rungs = Ladder("auto").climb(
+        problem.target, _start(problem), problem.features("validation"), generator=generator
+    )
+    steps = [{"rung": rung.method, "trusted": rung.verdict.trusted, "seconds": rung.seconds} for rung in rungs]
+    facts = {"seconds": time.perf_counter() - began, "rungs": steps, "rung": rungs[-1].method}
+    return _drawn(problem, fitted.posterior, generator, facts)
+
+
+def _fit_hmc(problem: ImageProblem, generator: torch.Generator) -> Fit:
+    """Twice the draws of other posteriors, chain after chain."""
+    settings, target = problem.setting.settings, problem.target
+    laplace = fit_laplace(target, _start(problem), structure=choose_structure(target))
+    start = fit_flow(target, laplace.posterior, generator=generator)
+    kept = 2 * settings.num_draws // settings.num_chains
+    fit = fit_hmc(
+        target,
+        start.posterior,
+        generator=generator,
+        num_chains=settings.num_chains,
+        num_superchains=settings.num_superchains,
+        min_draws=2 * kept,
+        min_ess=3.0 * settings.num_draws,
+        max_seconds=settings.max_seconds,
+    )
+    draws = _spread(fit, kept)
+    facts = _describe(fit) | {"start_seconds": laplace.seconds + start.seconds, "kept": draws.shape[:2].numel()}
+    return Fit(problem.lift(draws, generator=generator).flatten(0, 1), facts)
+
+
+def _fit_refine(problem: ImageProblem, generator: torch.Generator) -> Fit:
+    """`burnish.refine` with its defaults, on the last layer and its features as a network of its own."""
+    head = nn.Linear(problem.features("test").shape[1], problem.setting.benchmark.num_classes, device=problem.device)
+    weights = problem.model.linear_head
+    head.weight.copy_(problem.theta[: weights.num_features * weights.num_outputs].view_as(head.weight))
+    head.bias.copy_(problem.theta[weights.num_features * weights.num_outputs :])
+    train, validation = (problem.batch(name) for name in ("train", "validation"))
+    began = time.perf_counter()
+    bnn = refine(
+        head,
+        (train.inputs, train.targets),
+        validation=(validation.inputs, validation.targets),
+        seed=problem.seed,
+        progress=False,
+    )
+    facts = {
+        "seconds": time.perf_counter() - began,
+        "rung": bnn.rungs[-1].method,
+        "trusted": bnn.verdict.trusted,
+        "prior_mean": bnn.tuning.prior_mean,
+        "precision": bnn.tuning.precision,
+        "data": bnn.tuning.data,
+    }
+    return Fit(bnn.posterior.sample(problem.setting.settings.num_draws, generator=generator), facts)
+
+
+_FITS: dict[str, Callable[[ImageProblem, torch.Generator], Fit]] = {
+    LA: _fit_la,
+    RECENTRED: _fit_recentred,
+    FLOW: _fit_own_flow,
+    BURNISH: _fit_burnish,
+    HMC: _fit_hmc,
+    REFINE: _fit_refine,
+}
+
+
+def temperature(problem: ImageProblem) -> float:
+    """That suits the held-out points best."""
+    return fit_temperature(problem.model, problem.theta, problem.batch("validation")).temperature
+
+
+def _full_target(problem: ImageProblem) -> Target:
+    """The target in all parameters of the layer."""
+    return Target(problem.model, problem.target.data, problem.target.prior_precision)
+
+
+def _start(problem: ImageProblem) -> Tensor:
+    """The network's own parameters, those that the target has."""
+    return problem.theta[: problem.target.dim]
+
+
+def _drawn(problem: ImageProblem, fitted: Posterior, generator: torch.Generator, facts: dict[str, Any]) -> Fit:
+    draws = fitted.sample(problem.setting.settings.num_draws, generator=generator)
+    if isinstance(fitted, DensityPosterior):
+        facts = facts | _elbo(problem.target, fitted, generator)
+    return Fit(problem.lift(draws, generator=generator), facts)
+
+
+def _elbo(target: Target, fitted: DensityPosterior, generator: torch.Generator) -> dict[str, float]:
+    found = elbo(target, fitted, generator=generator)
+    return {"elbo": found.value, "elbo_error": found.standard_error}
+
+
+def _spread(fit: HmcFit, kept: int) -> Tensor:
+    """So many draws of each chain, from all along it."""
+    draws = fit.posterior.draws
+    stride = draws.shape[1] // kept
+    return draws[:, draws.shape[1] - 1 - (kept - 1) * stride :: stride]
+
+
+def _describe(fit: HmcFit) -> dict[str, Any]:
+    names = ("rhat", "nested_rhat", "ess_bulk", "ess_tail", "converged", "stopped_by", "accept_rate", "divergences")
+    more = ("coordinates", "num_warmup", "num_gradients", "seconds")
+    facts = {name: getattr(fit, name) for name in (*names, *more)}
+    return facts | {"mean_rhat": float(rhat(fit.posterior.draws).mean()), "num_draws": len(fit.posterior.samples)}
+
+
+def _generator(problem: ImageProblem, name: str) -> torch.Generator:
+    """Another stream for each seed and posterior, whatever has been fitted before."""
+    digest = hashlib.sha256(f"{problem.name(name)}".encode()).digest()
+    return make_generator(int.from_bytes(digest[:6], "big"), problem.device)
+
+
+def _read(problem: ImageProblem, name: str) -> Fit | None:
+    found = problem.setting.workspace.read_tensors("posteriors", problem.name(name), problem.config())
+    return None if found is None else Fit(found[1]["draws"].to(problem.device), found[0])
+
+
+def _write(problem: ImageProblem, name: str, fit: Fit) -> None:
+    facts = finite(fit.facts | {"origin": origin(problem.device)})
+    problem.setting.workspace.write_tensors("posteriors", problem.name(name), problem.config(), facts, {"draws": fit.draws})

@@ -1,0 +1,255 @@
+"""A trained network on one of the paper's image sets: its last layer, the features of all images, and the target.
+
+Under the paper's protocol the target is that of the printed numbers: the prior precision is the paper's, and the likelihood
+does not see the biases, which therefore stay at the prior. Under ours they are part of the layer, and the precision is the
+one of a grid that predicts held-out points best.
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from burnish.batches import Batch
+from burnish.features import split_last_layer
+from burnish.heads import LinearHead, Model
+from burnish.inference.prior import tune_prior
+from burnish.studies.architectures import make_network
+from burnish.studies.corruptions import corrupted_mix
+from burnish.studies.data import Images
+from burnish.studies.protocols import BENCHMARKS, Benchmark, split_rows
+from burnish.studies.rotations import rotate
+from burnish.studies.training import Recipe, read_trained, train_networks
+from burnish.studies.workspace import Workspace
+from burnish.target import Target
+
+__all__ = ["ImageProblem", "ImageSettings", "Setting", "train_missing"]
+
+BASELINES = ("vb", "csghmc")
+ANGLES = tuple(range(0, 181, 15))
+_CHUNK = 500  # images that pass through a network at a time
+_NUM_SHIFTED = 10_000  # drawn at each level of corruption
+
+
+@dataclass(frozen=True)
+class ImageSettings:
+    """Sizes of the image studies."""
+
+    num_draws: int = 600
+    """Of each posterior: the paper's."""
+    few: int = 20
+    """Draws behind a prediction."""
+    num_chains: int = 240
+    num_superchains: int = 16
+    max_seconds: float | None = None
+    """Of HMC."""
+    lengths: tuple[int, ...] = (1, 5, 10, 30)
+    """Of the paper's flows."""
+    flow_epochs: int = 20
+    precisions: tuple[float, ...] = (1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 510.0, 1000.0, 2000.0, 4000.0)
+    num_splits: int = 2000
+    """Random halves of HMC's chains, for the range of its MMD."""
+    num_baseline_seeds: int = 2
+    """Seeds with networks by VB and CSGHMC, which are trained from scratch."""
+    num_epochs: int | None = None
+    """Of training, where not those of the paper."""
+    tiny: bool = False
+    """Whether a tiny network stands in for the wide one."""
+
+    @classmethod
+    def small(cls) -> "ImageSettings":
+        """For trying the studies out on made images."""
+        return cls(
+            num_draws=48,
+            few=8,
+            num_chains=32,
+            num_superchains=4,
+            lengths=(1, 5),
+            flow_epochs=3,
+            precisions=(1.0, 10.0, 100.0),
+            num_splits=200,
+            num_baseline_seeds=1,
+            num_epochs=8,
+            tiny=True,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """What all seeds of a study share."""
+
+    dataset: str
+    protocol: str
+    settings: ImageSettings
+    source: Callable[[str, str], Images]
+    """Images by name of a data set and split."""
+    workspace: Workspace
+    device: torch.device
+
+    @property
+    def benchmark(self) -> Benchmark:
+        """The data set's; to try things out, with a network that trains in a second."""
+        known = BENCHMARKS[self.dataset]
+        wide = self.settings.tiny and known.architecture == "wide-resnet"
+        return replace(known, architecture="tiny") if wide else known
+
+    def recipe(self, kind: str, num_points: int) -> Recipe:
+        """How networks are trained: by a protocol, or as "vb" or "csghmc" is."""
+        recipe = self.benchmark.recipe
+        if kind == "vb":
+            recipe = self.benchmark.variational()
+        elif kind == "csghmc":
+            recipe = self.benchmark.cyclical(num_points)
+        if self.settings.num_epochs is None:
+            return recipe
+        return replace(
+            recipe, num_epochs=self.settings.num_epochs, noisy_epochs=min(1, recipe.noisy_epochs), kept_per_cycle=1
+        )
+
+    def training_images(self, kind: str) -> Images:
+        """What networks are trained on: by VB and CSGHMC, which hold nothing out, all of the training set."""
+        return self.source(self.dataset, "train") if kind in BASELINES else self.images["train"]
+
+    @cached_property
+    def images(self) -> dict[str, Images]:
+        """The images of "train", "validation" and "test"."""
+        whole = {split: self.source(self.dataset, split) for split in ("train", "test")}
+        rows = split_rows(self.protocol, len(whole["train"]), len(whole["test"]))
+        return {name: _rows(whole[split], index) for name, (split, index) in rows.items()}
+
+    def pixels(self, name: str) -> Tensor:
+        """The images of a part of the data, of "outside NAME", or of "shift LEVEL"."""
+        kind, _, what = name.partition(" ")
+        if kind == "outside":
+            return self.source(what, "test").pixels
+        if kind == "shift":
+            return self.shifted(int(what))[0]
+        return self.images[name].pixels
+
+    def shifted(self, level: int) -> tuple[Tensor, Tensor]:
+        """Test images turned by so many degrees, or corrupted at that level, and their labels."""
+        test = self.images["test"]
+        assert test.labels is not None
+        if self.dataset == "fashion-mnist":
+            return rotate(test.pixels, float(level)), test.labels
+        if level == 0:
+            return test.pixels, test.labels
+        count = min(_NUM_SHIFTED, len(test))
+        return corrupted_mix(test.pixels, test.labels, level, count=count, seed=0)[:2]
+
+    @property
+    def levels(self) -> tuple[int, ...]:
+        """Of the shift."""
+        return ANGLES if self.dataset == "fashion-mnist" else (0, 1, 2, 3, 4, 5)
+
+
+class ImageProblem:
+    """One seed of a setting: the trained network, split, with features that are computed once."""
+
+    def __init__(self, setting: Setting, seed: int) -> None:
+        self.setting, self.seed, self.device = setting, seed, setting.device
+        benchmark = setting.benchmark
+        network = make_network(benchmark.architecture, benchmark.num_classes, seed)
+        train = setting.images["train"]
+        path = setting.workspace.network(setting.dataset, setting.protocol, seed)
+        trained = read_trained(path, setting.recipe(setting.protocol, len(train)))
+        network.load_state_dict(trained.states[-1])
+        self.network = network.to(self.device).eval()
+        self.training = {"seconds": trained.seconds, "together": trained.together, "origin": trained.origin}
+        example = train.pixels[:4].float().to(self.device) / 255.0
+        self.backbone, self.model, theta = split_last_layer(self.network, example=example)
+        self.theta = theta.detach()
+        self._features: dict[str, Tensor] = {}
+
+    def config(self) -> dict[str, Any]:
+        """What files of this problem are made with."""
+        setting = self.setting
+        return {"dataset": setting.dataset, "protocol": setting.protocol, "seed": self.seed, **asdict(setting.settings)}
+
+    def name(self, what: str) -> str:
+        """A file's name."""
+        return f"{self.setting.dataset}-{self.setting.protocol}-{self.seed}-{what.replace(' ', '-')}"
+
+    def features(self, name: str) -> Tensor:
+        """Of the images of that name: see `Setting.pixels`."""
+        if name not in self._features:
+            self._features[name] = forward(self.backbone, self.setting.pixels(name), self.device)
+        return self._features[name]
+
+    def labels(self, name: str) -> Tensor:
+        """Of "train", "validation", "test" or "shift LEVEL"."""
+        kind, _, level = name.partition(" ")
+        labels = self.setting.shifted(int(level))[1] if kind == "shift" else self.setting.images[name].labels
+        assert labels is not None
+        return labels.to(self.device)
+
+    def batch(self, name: str) -> Batch:
+        """Features and labels."""
+        return Batch(self.features(name), self.labels(name))
+
+    @cached_property
+    def target(self) -> Target:
+        """The log posterior that every method is after; under the paper's protocol without its biases, see `lift`."""
+        if self.setting.protocol == "paper":
+            return Target(self.without_bias, self.batch("train"), self.setting.benchmark.precision)
+        return tune_prior(
+            Target(self.model, self.batch("train"), 1.0),
+            validation=self.batch("validation"),
+            precisions=self.setting.settings.precisions,
+        )
+
+    @cached_property
+    def search(self) -> Target:
+        """The target with the precision of the grid that predicts held-out points best, under either protocol."""
+        if self.setting.protocol == "ours":
+            return self.target
+        return tune_prior(self.target, validation=self.batch("validation"), precisions=self.setting.settings.precisions)
+
+    @cached_property
+    def without_bias(self) -> Model:
+        """The last layer without its biases."""
+        head = self.model.linear_head
+        return Model(LinearHead(head.num_features, head.num_outputs, False), self.model.likelihood)
+
+    @property
+    def num_weights(self) -> int:
+        """Parameters of the layer that are no biases."""
+        return self.without_bias.linear_head.dim
+
+    def lift(self, draws: Tensor, *, generator: torch.Generator) -> Tensor:
+        """Draws of the target with the biases that its likelihood does not see, from the prior; others as they are."""
+        missing = self.model.linear_head.dim - draws.shape[-1]
+        noise = torch.randn(*draws.shape[:-1], missing, generator=generator, dtype=draws.dtype, device=draws.device)
+        return torch.cat([draws, noise * float(self.target.prior_precision) ** -0.5], dim=-1)
+
+
+@torch.no_grad()
+def forward(network: nn.Module, pixels: Tensor, device: torch.device) -> Tensor:
+    """A network's outputs for images, in float32."""
+    parts = [network(part.to(device).float() / 255.0) for part in torch.split(pixels, _CHUNK)]
+    return torch.cat(parts)
+
+
+def train_missing(setting: Setting, kind: str, seeds: tuple[int, ...], *, progress: bool) -> dict[int, str]:
+    """Trains networks that have no file yet, side by side, and says what went wrong, by seed."""
+    places = {seed: setting.workspace.network(setting.dataset, kind, seed) for seed in seeds}
+    if all(place.exists() for place in places.values()):
+        return {}
+    train = setting.training_images(kind)
+    assert train.labels is not None
+    benchmark = setting.benchmark
+    return train_networks(
+        lambda seed: make_network(benchmark.architecture, benchmark.num_classes, seed),
+        train.pixels.to(setting.device),
+        train.labels.to(setting.device),
+        setting.recipe(kind, len(train)),
+        places,
+        progress=progress,
+    )
+
+
+def _rows(images: Images, index: Tensor) -> Images:
+    return Images(images.pixels[index], None if images.labels is None else images.labels[index])

@@ -1,0 +1,34 @@
+"""How numbers of several seeds are written into tables, with the paper's beside them."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from burnish.studies.printed import Printed, printed
+
+__all__ = ["method_names", "method_rows", "printed_text", "spread"]
+
+
+def method_names(parts: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The methods of all seeds, in the order of the seed that has most of them."""
+    longest = max(parts, key=lambda part: len(part["rows"]))
+    return list(longest["rows"])
+
+
+def method_rows(parts: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
+    """What the seeds that have it know about a method."""
+    return [part["rows"][name] for part in parts if name in part["rows"]]
+
+
+def spread(values: Sequence[float], digits: int, scale: float = 1.0) -> str:
+    """Mean and, of several values, standard error; nothing where there are none."""
+    if not values:
+        return ""
+    mean = f"{scale * statistics.fmean(values):.{digits}f}"
+    return mean if len(values) == 1 else f"{mean} ± {scale * statistics.stdev(values) / len(values) ** 0.5:.{digits}f}"
+
+
+def printed_text(*keys: str) -> str:
+    """A number of the paper, or nothing where it prints none."""
+    value = printed(*keys)
+    return f"{value.mean:g}" if isinstance(value, Printed) else ""

@@ -1,0 +1,346 @@
+"""Steps of training: updates and rates as in torch.optim, stated noise, crops that are crops, and graphs on a GPU."""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy, pad
+from training_cases import NUM_POINTS, images, tiny
+
+from burnish.inference.flipout import kl_divergence
+from burnish.noise import make_generator
+from burnish.studies.training_steps import Recipe, Run, augmented
+
+SHORT = {"num_epochs": 2, "batch_size": 8}
+ON_GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+
+def drive(run, epochs):
+    """Runs these epochs; returns their losses."""
+    losses = []
+    for epoch in epochs:
+        run.begin(epoch)
+        for _ in range(run.num_steps):
+            run.step()
+        losses.append(run.finish())
+    return losses
+
+
+def vector(run):
+    return torch.cat([value.flatten() for name, value in run.weights().items() if value.dtype == torch.float32])
+
+
+class TestRecipe:
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"optimizer": "lion"}, "`optimizer` must be one of 'sgd', 'adam', 'sghmc', got 'lion'"),
+            ({"num_epochs": 0}, "`num_epochs` must be at least 1, got 0"),
+            ({"batch_size": 0}, "`batch_size` must be at least 1, got 0"),
+            ({"learning_rate": math.nan}, "`learning_rate` must be positive and finite, got nan"),
+            ({"weight_decay": -1e-4}, "`weight_decay` must be finite and not negative, got -0.0001"),
+            ({"temperature": math.inf}, "`temperature` must be finite and not negative, got inf"),
+            ({"kl_weight": math.nan}, "`kl_weight` must be finite and not negative, got nan"),
+            ({"momentum": 1.0}, r"`momentum` must lie in \[0, 1\), got 1.0"),
+            ({"initial_std": 0.0}, "`initial_std` must be positive and finite, got 0"),
+            ({"initial_std": 0.1, "prior_decay": 0.0}, "`prior_decay` must be positive and finite, got 0"),
+            ({"noisy_epochs": -1}, "`noisy_epochs` must be at least 0, got -1"),
+            ({"num_epochs": 10, "num_cycles": 3}, "`num_epochs` must be a multiple of the 3 cycles"),
+            ({"num_epochs": 4, "num_cycles": 2, "kept_per_cycle": 3}, "the 3 networks that one leaves .*, got 4"),
+            ({"num_epochs": 4, "num_cycles": 2, "noisy_epochs": 3}, "the 3 with noise, got 4"),
+        ],
+    )
+    def test_what_cannot_be_meant_is_refused(self, options, message):
+        with pytest.raises(ValueError, match=message):
+            Recipe(**options)
+
+    def test_networks_are_kept_at_the_end_of_every_cycle(self):
+        recipe = Recipe(num_epochs=12, num_cycles=3, kept_per_cycle=2)
+        assert [epoch for epoch in range(12) if recipe.keeps(epoch)] == [2, 3, 6, 7, 10, 11]
+        assert [epoch for epoch in range(5) if Recipe(num_epochs=5).keeps(epoch)] == [4]
+
+    @pytest.mark.parametrize("num_cycles", [1, 3])
+    def test_rates_are_those_of_torchs_cosine(self, num_cycles):
+        num_epochs, num_steps = 6, 5
+        rates = Recipe(num_epochs=num_epochs, num_cycles=num_cycles, learning_rate=0.3).rates(num_steps)
+        optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.3)
+        length = num_epochs * num_steps // num_cycles
+        if num_cycles == 1:
+            schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, length)
+        else:
+            schedule = torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(optimizer, length)
+        expected = []
+        for _ in range(num_epochs * num_steps):
+            expected.append(optimizer.param_groups[0]["lr"])
+            optimizer.step()
+            schedule.step()
+        torch.testing.assert_close(rates, torch.tensor(expected), rtol=1e-5, atol=1e-7)
+
+    def test_noise_has_the_variance_of_its_friction_and_temperature_in_noisy_epochs_alone(self):
+        recipe = Recipe(num_epochs=8, num_cycles=2, noisy_epochs=1, momentum=0.7, temperature=0.5, learning_rate=0.2)
+        rates, kicks = recipe.rates(3).view(8, 3), recipe.kicks(3, 100).view(8, 3)
+        noisy = torch.tensor([False, False, False, True] * 2)
+        assert not kicks[~noisy].any()
+        torch.testing.assert_close(kicks[noisy] ** 2, 2 * 0.3 * 0.5 / 100 * rates[noisy])
+
+
+def reference_update(name, parameters, recipe):
+    """The optimiser of torch; of stochastic-gradient HMC without noise, its definition."""
+    if name == "adam":
+        return torch.optim.Adam(parameters, lr=recipe.learning_rate, weight_decay=recipe.weight_decay)
+    if name == "sgd":
+        options = {"momentum": recipe.momentum, "weight_decay": recipe.weight_decay, "nesterov": True}
+        return torch.optim.SGD(parameters, lr=recipe.learning_rate, **options)
+
+    class Sghmc(torch.optim.Optimizer):
+        @torch.no_grad()
+        def step(self):
+            for group in self.param_groups:
+                for value in group["params"]:
+                    velocity = self.state[value].setdefault("velocity", torch.zeros_like(value))
+                    force = value.grad + recipe.weight_decay * value
+                    velocity.copy_(recipe.momentum * velocity - group["lr"] * force)
+                    value += velocity
+
+    return Sghmc(parameters, {"lr": recipe.learning_rate})
+
+
+@pytest.mark.parametrize(("name", "rate"), [("sgd", 0.05), ("adam", 0.01), ("sghmc", 0.05)])
+def test_updates_are_those_of_torch(name, rate):
+    recipe = Recipe(**SHORT, optimizer=name, learning_rate=rate, weight_decay=0.01, momentum=0.8)
+    pixels, labels = images()
+    run = Run(tiny(0), pixels, labels, recipe, seed=3)
+    network = tiny(0).train()
+    optimizer = reference_update(name, network.parameters(), recipe)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 2 * run.num_steps)
+    for epoch in range(2):
+        (loss,) = drive(run, [epoch])
+        losses = []
+        for rows in run._order:
+            losses.append(cross_entropy(network(pixels[rows].float() / 255.0), labels[rows]))
+            optimizer.zero_grad()
+            losses[-1].backward()
+            optimizer.step()
+            schedule.step()
+        assert loss == pytest.approx(float(torch.stack(losses).detach().mean()), rel=1e-4)
+    expected = network.state_dict()
+    moved = [float((expected[key] - value).abs().max()) for key, value in tiny(0).state_dict().items()]
+    assert min(moved) > 0.01  # otherwise nothing would be compared
+    torch.testing.assert_close(run.weights(), expected, rtol=1e-3, atol=1e-5)
+
+
+def test_an_epoch_sees_points_once_in_an_order_of_its_own():
+    pixels, labels = images()
+    run, again = (Run(tiny(0), pixels, labels, Recipe(**SHORT), seed=1) for _ in range(2))
+    orders = []
+    for epoch in range(3):
+        run.begin(epoch)
+        orders.append(run._order.flatten().clone())
+        assert len(orders[-1]) == 8 * (NUM_POINTS // 8)  # without the few left over
+        assert len(set(orders[-1].tolist())) == len(orders[-1])
+    again.begin(2)  # whatever came before
+    assert torch.equal(again._order.flatten(), orders[2])
+    assert not torch.equal(orders[0], orders[1])
+    other = Run(tiny(0), pixels, labels, Recipe(**SHORT), seed=2)
+    other.begin(2)
+    assert not torch.equal(other._order.flatten(), orders[2])
+
+
+def test_noise_of_a_step_has_its_variance_and_quiet_epochs_have_none():
+    """Two runs that differ in temperature alone are the same until noise begins, and then by that noise."""
+    pixels, labels = images()
+    options = {"num_epochs": 2, "batch_size": NUM_POINTS, "optimizer": "sghmc", "noisy_epochs": 1, "momentum": 0.4}
+
+    def network():
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(0)
+            return nn.Sequential(nn.Flatten(), nn.Linear(64, 400), nn.ReLU(), nn.Linear(400, 3))
+
+    quiet, noisy = (Recipe(**options, temperature=temperature) for temperature in (0.0, 0.3))
+    runs = [Run(network(), pixels, labels, recipe, seed=5) for recipe in (quiet, noisy)]
+    for run in runs:
+        drive(run, [0])
+    assert torch.equal(*map(vector, runs))
+    for run in runs:
+        drive(run, [1])
+    noise = vector(runs[1]) - vector(runs[0])
+    std = float(noisy.kicks(1, NUM_POINTS)[1])
+    assert std**2 == pytest.approx(2 * 0.6 * 0.3 / NUM_POINTS * 0.05)  # half-way along the cosine
+    assert float(noise.std()) == pytest.approx(std, rel=4 / math.sqrt(2 * len(noise)))
+    assert abs(float(noise.mean())) < 4 * std / math.sqrt(len(noise))
+
+
+def test_flipout_moves_means_and_standard_deviations():
+    pixels, labels = images()
+    options = {**SHORT, "optimizer": "adam", "learning_rate": 0.01, "weight_decay": 0.0, "initial_std": 0.05}
+    run = Run(tiny(0), pixels, labels, Recipe(**options, kl_weight=0.1), seed=0)
+    before = run.weights()
+    assert all(math.isfinite(loss) for loss in drive(run, range(2)))
+    after = run.weights()
+    means, stds = ([name for name, _ in run.network.named_parameters() if kind in name] for kind in ("_mean", "_raw_std"))
+    assert len(means) == len(stds) == 5
+    for key in means + stds:
+        assert float((after[key] - before[key]).abs().max()) > 1e-3, key
+    again = Run(tiny(0), pixels, labels, Recipe(**options, kl_weight=0.1), seed=0)
+    drive(again, range(2))
+    assert torch.equal(vector(again), vector(run))
+
+
+def test_the_weight_of_the_divergence_draws_to_the_prior():
+    pixels, labels = images()
+    options = {"num_epochs": 5, "batch_size": 8, "optimizer": "adam", "learning_rate": 0.03, "initial_std": 0.05}
+    divergences = []
+    for weight in (0.0, 0.1, 100.0):
+        recipe = Recipe(**options, weight_decay=0.0, kl_weight=weight, prior_decay=0.1)
+        run = Run(tiny(0), pixels, labels, recipe, seed=0)
+        drive(run, range(5))
+        divergences.append(float(kl_divergence(run.network, 0.1 * NUM_POINTS).detach()))
+    assert divergences == sorted(divergences, reverse=True)
+    assert divergences[2] < 0.8 * divergences[0]
+
+
+def test_batches_larger_than_the_data_are_refused():
+    pixels, labels = images()
+    Run(tiny(0), pixels, labels, Recipe(batch_size=NUM_POINTS), seed=0)
+    with pytest.raises(ValueError, match=f"`batch_size` must be at most {NUM_POINTS}, .* got 45. Pass a smaller one"):
+        Run(tiny(0), pixels, labels, Recipe(batch_size=NUM_POINTS + 1), seed=0)
+
+
+def test_what_was_trained_loads_into_a_fresh_network_and_gives_the_same_outputs():
+    pixels, labels = images()
+    run = Run(tiny(0), pixels, labels, Recipe(**SHORT), seed=0)
+    drive(run, [0])
+    kept, fresh = run.weights(), tiny(1)
+    fresh.load_state_dict(kept)
+    x = pixels.float() / 255.0
+    with torch.no_grad():
+        torch.testing.assert_close(fresh.eval()(x), run.network.eval()(x))
+    run.network.train()
+    drive(run, [1])
+    assert all(torch.equal(value, fresh.state_dict()[key]) for key, value in kept.items())  # copies, which stay
+    assert not torch.equal(kept["0.weight"], run.weights()["0.weight"])
+
+
+def test_parameters_and_gradients_stay_views_of_one_vector():
+    pixels, labels = images()
+    run = Run(tiny(0), pixels, labels, Recipe(**SHORT), seed=0)
+    drive(run, [0])
+    for vector_, attribute in ((run._flat, "data"), (run._grad, "grad")):
+        low, high = vector_.data_ptr(), vector_.data_ptr() + vector_.numel() * 4
+        for parameter in run.network.parameters():
+            assert low <= getattr(parameter, attribute).data_ptr() < high
+
+
+def test_weights_that_leave_the_finite_numbers_are_seen():
+    pixels, labels = images()
+    run = Run(tiny(0), pixels, labels, Recipe(num_epochs=1, batch_size=NUM_POINTS, learning_rate=1e300), seed=0)
+    assert run.is_finite()
+    assert math.isfinite(drive(run, [0])[0])  # the loss was that before the step
+    assert not run.is_finite()
+
+
+def test_training_leaves_the_global_generator_alone(untouched_rng):
+    pixels, labels = images()
+    for options in ({"augment": True}, {"optimizer": "sghmc", "noisy_epochs": 1}, {"initial_std": 0.1}):
+        drive(Run(tiny(0), pixels, labels, Recipe(**SHORT, **options), seed=0), [0])
+
+
+class TestAugmented:
+    HEIGHT, WIDTH = 7, 6
+
+    def candidates(self, images):
+        """All crops (N, 9 x 9, ...) of every image with a margin of black, then those of its mirror image."""
+        crops = []
+        for image in (images, images.flip(-1)):
+            windows = pad(image, (4, 4, 4, 4)).unfold(2, self.HEIGHT, 1).unfold(3, self.WIDTH, 1)
+            crops.append(windows.permute(0, 2, 3, 1, 4, 5).flatten(1, 2))
+        return torch.cat(crops, 1)
+
+    def test_every_image_is_a_crop_of_its_own_and_every_crop_occurs_as_often(self):
+        count = 16_200
+        image = torch.arange(1, 3 * self.HEIGHT * self.WIDTH + 1, dtype=torch.uint8).view(1, 3, self.HEIGHT, self.WIDTH)
+        found = augmented(image.expand(count, -1, -1, -1), generator=make_generator(0))
+        assert found.shape == (count, 3, self.HEIGHT, self.WIDTH)
+        assert found.dtype == torch.uint8
+        candidates = self.candidates(image)[0]
+        assert len(candidates) == 162
+        same = (found.flatten(1)[:, None] == candidates.flatten(1)).all(-1)
+        assert torch.equal(same.sum(1), torch.ones(count, dtype=torch.int64))
+        counts = same.sum(0).double()
+        statistic = float(((counts - 100.0) ** 2 / 100.0).sum())  # of Pearson, with 161 degrees of freedom
+        assert abs(statistic - 161) < 4 * math.sqrt(2 * 161)
+
+    def test_images_are_not_mixed_up_and_not_changed(self, generator):
+        original = torch.randint(256, (50, 2, self.HEIGHT, self.WIDTH), generator=generator, dtype=torch.uint8)
+        before = original.clone()
+        found = augmented(original, generator=generator)
+        assert torch.equal(original, before)
+        assert (self.candidates(original) == found[:, None]).flatten(2).all(-1).any(1).all()
+
+    def test_the_generator_says_all(self, untouched_rng):
+        original = torch.arange(200, dtype=torch.uint8).view(10, 1, 4, 5)
+        first, again, other = (augmented(original, generator=make_generator(seed)) for seed in (0, 0, 1))
+        assert torch.equal(first, again)
+        assert not torch.equal(first, other)
+
+    def test_every_epoch_has_its_own_and_the_source_stays(self):
+        pixels, labels = images()
+        before = pixels.clone()
+        run = Run(tiny(0), pixels, labels, Recipe(**SHORT, augment=True), seed=0)
+        run.begin(0)
+        first = run._pixels.clone()
+        run.begin(1)
+        assert not torch.equal(run._pixels, first)
+        run.begin(0)
+        assert torch.equal(run._pixels, first)
+        assert torch.equal(pixels, before)
+
+
+class TestOnAGpu:
+    pytestmark = ON_GPU
+    RECIPES = (
+        Recipe(**SHORT, mixed_precision=False, augment=True, learning_rate=0.01),
+        Recipe(**SHORT, mixed_precision=False, optimizer="adam", learning_rate=1e-3),
+        Recipe(**SHORT, mixed_precision=False, optimizer="sghmc", learning_rate=0.01, noisy_epochs=2, temperature=1e-3),
+        Recipe(**SHORT, mixed_precision=False, optimizer="adam", learning_rate=1e-3, initial_std=0.01, kl_weight=0.1),
+    )
+
+    def run_on_gpu(self, recipe, *, eager=False):
+        pixels, labels = (part.cuda() for part in images())
+        run = Run(tiny(0), pixels, labels, recipe, seed=0)
+        if eager:
+            run._stream = None
+        return run
+
+    @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: f"{recipe.optimizer} {recipe.initial_std}")
+    def test_captured_steps_are_those_that_are_not(self, recipe):
+        captured, eager = self.run_on_gpu(recipe), self.run_on_gpu(recipe, eager=True)
+        losses, expected = drive(captured, range(2)), drive(eager, range(2))
+        assert losses == pytest.approx(expected, rel=1e-2)
+        torch.testing.assert_close(vector(captured), vector(eager), rtol=1e-2, atol=1e-3)
+
+    @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: f"{recipe.optimizer} {recipe.initial_std}")
+    def test_a_graph_captured_in_a_later_epoch_draws_the_same_noise(self, recipe):
+        whole, resumed = self.run_on_gpu(recipe), self.run_on_gpu(recipe)
+        drive(whole, [0])
+        state = {name: copy.deepcopy(value) for name, value in whole.state().items()}
+        for name, value in resumed.state().items():
+            value.copy_(state[name])
+        drive(whole, [1])
+        drive(resumed, [1])
+        torch.testing.assert_close(vector(resumed), vector(whole), rtol=1e-2, atol=1e-3)
+
+    def test_a_run_of_a_single_step_can_be_captured(self):
+        """Steps that warm a graph up must not go beyond the last one."""
+        pixels, labels = (part.cuda() for part in images())
+        run = Run(tiny(0), pixels, labels, Recipe(num_epochs=1, batch_size=NUM_POINTS), seed=0)
+        assert all(math.isfinite(loss) for loss in drive(run, [0]))
+        assert run.is_finite()
+
+    def test_mixed_precision_trains_as_well(self):
+        pixels, labels = (part.cuda() for part in images())
+        run = Run(tiny(0), pixels, labels, Recipe(num_epochs=10, batch_size=8, learning_rate=0.05), seed=0)
+        losses = drive(run, range(10))
+        assert losses[-1] < 0.5 * losses[0]
