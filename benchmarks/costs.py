@@ -10,6 +10,7 @@ measured cost stands a symbolic one, and that of the paper's table. Writes resul
 import argparse
 import math
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -39,7 +40,7 @@ from burnish import (
 from burnish.encoding import encode
 from burnish.posteriors import KINDS
 from burnish.predictive import predict_at
-from fashion_mnist import lenet, read_set, train_network, trained_lenet
+from fashion_mnist import read_set, train_network, trained_lenet
 from records import RESULTS, print_table, write_record
 
 NUM_EPOCHS = 100  # of training, and of extrapolated training
@@ -192,14 +193,11 @@ def fit_whole(network: nn.Module, data: Batch, options: argparse.Namespace) -> t
     }
 
     def train(seed: int) -> nn.Module:
-        member = lenet(seed)
-        train_network(member, data.inputs, data.targets, device, num_epochs, seed)
-        clock(device)  # its seconds must not end before the device is done
-        return member
+        with tempfile.TemporaryDirectory() as folder:
+            return train_network("lenet", (data.inputs, data.targets), device, num_epochs, seed, Path(folder))
 
-    train_network(
-        lenet(0), data.inputs[:BATCH], data.targets[:BATCH], device, 1, 0
-    )  # the first of all trainings loads more code
+    with tempfile.TemporaryDirectory() as folder:  # the first of all trainings loads more code
+        train_network("lenet", (data.inputs[:BATCH], data.targets[:BATCH]), device, 1, 0, Path(folder))
     example = data.inputs[:8]
     ensemble = fit_ensemble(train, options.num_members, example=example, generator=make_generator(options.seed))
     epoch = statistics.median(ensemble.member_seconds) / num_epochs

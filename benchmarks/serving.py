@@ -22,7 +22,8 @@ import torch
 from torch import Tensor, nn
 
 import burnish
-from fashion_mnist import lenet, read_set, trained_lenet
+from burnish.studies.architectures import make_network
+from fashion_mnist import read_set, trained_lenet
 from records import RESULTS, measured, print_table, write_record
 
 CPU = torch.device("cpu")
@@ -37,38 +38,6 @@ TARGETS = {
     "one input": "at most 10 ms and 1024 MiB by draws of outputs",
     "export": "at most 1e-5 from torch",
 }
-
-
-class Block(nn.Module):
-    """Normalised and rectified before each of two convolutions, added to the input."""
-
-    def __init__(self, num_inputs: int, num_outputs: int, stride: int) -> None:
-        super().__init__()
-        self.first = nn.Sequential(nn.BatchNorm2d(num_inputs), nn.ReLU())
-        self.body = nn.Sequential(
-            nn.Conv2d(num_inputs, num_outputs, 3, stride, 1, bias=False),
-            nn.BatchNorm2d(num_outputs),
-            nn.ReLU(),
-            nn.Conv2d(num_outputs, num_outputs, 3, 1, 1, bias=False),
-        )
-        same = num_inputs == num_outputs
-        self.shortcut = nn.Identity() if same else nn.Conv2d(num_inputs, num_outputs, 1, stride, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """A block wider than its input takes the shortcut from the rectified input."""
-        ready = self.first(x)
-        return self.body(ready) + self.shortcut(x if isinstance(self.shortcut, nn.Identity) else ready)
-
-
-def wide_resnet(seed: int) -> nn.Sequential:
-    """WideResNet-16-4 for 32 x 32 images of three colours: 256 features, 10 classes, 2.7 million parameters."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        layers: list[nn.Module] = [nn.Conv2d(3, 16, 3, 1, 1, bias=False)]
-        for num_inputs, num_outputs, stride in ((16, 64, 1), (64, 128, 2), (128, 256, 2)):
-            layers += [Block(num_inputs, num_outputs, stride), Block(num_outputs, num_outputs, 1)]
-        layers += [nn.BatchNorm2d(256), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(256, 10)]
-        return nn.Sequential(*layers).eval()
 
 
 def quickly_refined(network: nn.Module, inputs: Tensor) -> burnish.BayesianNetwork:
@@ -108,8 +77,8 @@ def overhead(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Rows for both networks and, as information, for the small one in bfloat16, which few CPUs compute in."""
     generator = burnish.make_generator(options.seed)
     cases = {
-        "LeNet": (lenet(0).eval(), (1, 28, 28), options.rounds),
-        "WRN-16-4": (wide_resnet(0), (3, 32, 32), options.wide_rounds),
+        "LeNet": (make_network("lenet", 10, 0).eval(), (1, 28, 28), options.rounds),
+        "WRN-16-4": (make_network("wide-resnet", 10, 0).eval(), (3, 32, 32), options.wide_rounds),
     }
     rows = []
     for name, (network, shape, num_rounds) in cases.items():

@@ -36,7 +36,5 @@ def main(
 
 
 app.command("demo", short_help="From a trained network to a report, on data that comes along.")(demo.demo)
-app.command("study", short_help="One of four studies of how predictions are averaged: a table, a figure and a record.")(
-    study.study
-)
+app.command("study", short_help="One of the paper's studies: a table, a figure and a record.")(study.study)
 app.add_typer(data.app, name="data", short_help="Public image data sets: list, fetch and verify them.")

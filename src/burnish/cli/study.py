@@ -1,7 +1,8 @@
 """`burnish study`."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,39 +12,141 @@ __all__ = ["study"]
 
 
 def study(
-    name: Annotated[str, typer.Argument(help="logistic-integral, linearised-vs-mc, mpa-vs-mc or toy-logistic.")],
-    out: Annotated[Path, typer.Option(help="Folder for NAME.json and NAME.svg; made if it is missing.")] = Path(
+    name: Annotated[str, typer.Argument(help="One of the studies above.")],
+    dataset: Annotated[
+        str | None, typer.Option(help="Of an image study: fashion-mnist (if not given), cifar-10 or cifar-100.")
+    ] = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(help="Of an image study's networks: 0,1,2 or 0-4; five, or three for cifar-100, if not given."),
+    ] = None,
+    protocol: Annotated[
+        str | None,
+        typer.Option(help="Of an image study: paper, to the letter, or ours (if not given), without its defects."),
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="Of an image study: cpu (if not given) or cuda.")] = None,
+    data: Annotated[str | None, typer.Option(help="Of an image study: folder with data sets; see `burnish data`.")] = None,
+    work: Annotated[
+        Path | None,
+        typer.Option(help="Of an image study: folder that keeps networks, draws and seeds; OUT/work if not given."),
+    ] = None,
+    small: Annotated[bool, typer.Option("--small", help="Of an image study: made images and small sizes, to try.")] = False,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of another study's data and draws; 0 if not given.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the record and the figure; made if it is missing.")] = Path(
         "burnish-study"
     ),
-    seed: Annotated[int, typer.Option(min=0, help="Of data and draws.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record instead of the table.")] = False,
 ) -> None:
-    """Repeat one of the paper's studies of posteriors and predictions, in minutes, and write its figure and its record.
+    """Repeat one of the paper's studies, and write its record, its table and its figure.
 
+    In minutes, without data:
     logistic-integral: Monte Carlo and the probit approximation for the average of a sigmoid over a Gaussian.
     linearised-vs-mc: one Gaussian over a regression network's weights, sampled and linearised, with HMC as the judge.
     mpa-vs-mc: confidence of a classification network by sampling and by the multi-class probit approximation.
     toy-logistic: posteriors of two weights, and their distances to HMC.
-    """
-    from burnish.storage import replace_file
-    from burnish.studies.records import STUDIES, record_study, record_text, summarise
 
-    if name not in STUDIES:
-        typer.echo(f"`NAME` must be one of {', '.join(STUDIES)}, got {name!r}. Pass one of them.", err=True)
-        raise typer.Exit(2)
+    On images, for each of several networks; what was interrupted goes on, and what is there is not made again:
+    image-calibration: every method on test images, and its distance to HMC.
+    ood: images of other data sets told from test images by how sure a method is.
+    shift: test images turned or corrupted more and more.
+    few-vs-many: many draws of a poor posterior against few of a good one.
+    flow-from-prior: the paper's flow from a standard normal in place of a Laplace posterior.
+    marginals: densities of single weights under each posterior.
+    correlation: distance to HMC against NLL over all methods.
+    """
+    from burnish.studies.image_studies import IMAGE_STUDIES
+    from burnish.studies.records import STUDIES
+
+    if name not in STUDIES | IMAGE_STUDIES:
+        _refuse(f"`NAME` must be one of {', '.join(STUDIES | IMAGE_STUDIES)}, got {name!r}. Pass one of them.")
+    image_options: dict[str, Any] = {
+        "dataset": dataset,
+        "seeds": None if seeds is None else _read_seeds(seeds),
+        "protocol": protocol,
+        "device": device,
+        "data": data,
+        "work": work,
+        "small": small or None,
+    }
+    options = {"seed": seed} if name in IMAGE_STUDIES else image_options
+    for option, value in options.items():
+        if value is not None:
+            which = "image studies" if option in image_options else "studies without images"
+            _refuse(f"`--{option}` must be left out for {name}, got {value}: it is an option of {which}. Leave it out.")
     make_folder(out)
+    if name in IMAGE_STUDIES:
+        given = {option: value for option, value in image_options.items() if value is not None}
+        _run_image_study(name, {"work": out / "work", **given}, out, as_json)
+    else:
+        _run_study(name, seed or 0, out, as_json)
+
+
+def _run_study(name: str, seed: int, out: Path, as_json: bool) -> None:
     from burnish.report.study_figures import draw_study
+    from burnish.studies.records import STUDIES, record_study, summarise
 
     record = record_study(name, seed=seed, progress=True)
+    _leave(record, draw_study(record), out / name, as_json, STUDIES[name], summarise(record))
+
+
+def _run_image_study(name: str, options: dict[str, Any], out: Path, as_json: bool) -> None:
+    from burnish.errors import FitError
+    from burnish.report.image_figures import draw_image_study
+    from burnish.studies.image_studies import IMAGE_STUDIES, record_image_study
+    from burnish.studies.records import summarise
+
+    try:
+        record = record_image_study(name, progress=True, **options)
+    except (ValueError, TypeError, OSError, MemoryError, FitError, ModuleNotFoundError) as error:
+        _refuse(str(error.strerror if isinstance(error, OSError) and error.strerror else error), code=1)
+    for seed, reason in record["failures"].items():
+        typer.echo(f"Seed {seed} failed: {reason}", err=True)
+    if not record["seeds"]:
+        raise typer.Exit(1)
+    config = record["config"]
+    place = out / f"{name}-{config['dataset']}-{config['protocol']}"
+    title = f"{IMAGE_STUDIES[name]} ({config['dataset']}, protocol {config['protocol']}, {len(record['seeds'])} networks)"
+    _leave(record, draw_image_study(record), place, as_json, title, summarise(record))
+    if record["failures"]:
+        raise typer.Exit(1)
+
+
+def _leave(
+    record: Mapping[str, Any],
+    figure: str,
+    place: Path,
+    as_json: bool,
+    title: str,
+    table: tuple[list[str], list[list[str]]],
+) -> None:
+    """Writes record and figure, and prints one of record and table."""
+    from burnish.storage import replace_file
+    from burnish.studies.records import record_text
+
     text = record_text(record)
-    replace_file(out / f"{name}.json", f"{text}\n".encode())
-    replace_file(out / f"{name}.svg", f"{draw_study(record)}\n".encode())
+    replace_file(place.with_name(f"{place.name}.json"), f"{text}\n".encode())
+    replace_file(place.with_name(f"{place.name}.svg"), f"{figure}\n".encode())
     if as_json:
         typer.echo(text)
         return
-    _print_study(STUDIES[name], *summarise(record))
-    where = (out / f"{name}.svg").resolve()
-    typer.echo(f"{record['seconds']:.0f} s in all. The figure: {where}")
+    _print_study(title, *table)
+    typer.echo(f"{record['seconds']:.0f} s in all. The figure: {place.resolve()}.svg")
+
+
+def _refuse(message: str, code: int = 2) -> None:
+    typer.echo(message, err=True)
+    raise typer.Exit(code)
+
+
+def _read_seeds(text: str) -> list[int]:
+    """From 0,1,2 or 0-4, or both."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()):
+            _refuse(f"`--seeds` must be numbers such as 0,1,2 or 0-4, got {text!r}. Pass some.")
+        found += range(int(first), int(last or first) + 1)
+    return found
 
 
 def _print_study(title: str, header: list[str], rows: list[list[str]]) -> None:

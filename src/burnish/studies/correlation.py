@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from burnish.studies.image_calibration import run_seed as calibrate
-from burnish.studies.image_methods import LABELS, ImageMethods
+from burnish.studies.image_methods import LABELS, TEMPERATURE, ImageMethods
 from burnish.studies.image_posteriors import HMC
 from burnish.studies.summaries import method_names, method_rows, spread
 
@@ -19,7 +19,7 @@ def run_seed(methods: ImageMethods) -> dict[str, Any]:
     rows = {
         name: {"mmd": row[column], "nll": row["few"]["nll"]}
         for name, row in part["rows"].items()
-        if column in row and name != HMC
+        if column in row and name not in (HMC, TEMPERATURE)  # which have no distance, or that of another method
     }
     return {"rows": rows, "hmc_nll": part["rows"][HMC]["few"]["nll"]}
 

@@ -54,7 +54,9 @@ def record_study(name: str, *, seed: int = 0, settings: Any = None, progress: bo
 
 def summarise(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     """The header and the rows of the table of a study's record: ours beside what the paper prints."""
-    table: tuple[list[str], list[list[str]]] = _module(record["study"]).summary(record["results"])
+    study = _module(record["study"])
+    # a study of several networks keeps their results apart
+    table: tuple[list[str], list[list[str]]] = study.summary(record.get("results", record))
     return table
 
 
