@@ -20,6 +20,9 @@ def study(
         str | None,
         typer.Option(help="Of an image study's networks: 0,1,2 or 0-4; five, or three for cifar-100, if not given."),
     ] = None,
+    baselines: Annotated[
+        str | None, typer.Option(help="Seeds for VB and CSGHMC, trained from scratch: two, if not given; none for none.")
+    ] = None,
     protocol: Annotated[
         str | None,
         typer.Option(help="Of an image study: paper, to the letter, or ours (if not given), without its defects."),
@@ -62,6 +65,7 @@ def study(
     image_options: dict[str, Any] = {
         "dataset": dataset,
         "seeds": None if seeds is None else _read_seeds(seeds),
+        "baseline_seeds": None if baselines is None else [] if baselines == "none" else _read_seeds(baselines),
         "protocol": protocol,
         "device": device,
         "data": data,
@@ -71,7 +75,8 @@ def study(
     options = {"seed": seed} if name in IMAGE_STUDIES else image_options
     for option, value in options.items():
         if value is not None:
-            which = "image studies" if option in image_options else "studies without images"
+            option = "baselines" if option == "baseline_seeds" else option
+            which = "image studies" if "seed" not in options else "studies without images"
             _refuse(f"`--{option}` must be left out for {name}, got {value}: it is an option of {which}. Leave it out.")
     make_folder(out)
     if name in IMAGE_STUDIES:

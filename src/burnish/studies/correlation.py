@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from burnish.studies.image_calibration import run_seed as calibrate
-from burnish.studies.image_methods import LABELS, TEMPERATURE, ImageMethods
+from burnish.studies.image_methods import LABELS, TEMPERATURE, LayerMethods
 from burnish.studies.image_posteriors import HMC
 from burnish.studies.summaries import method_names, method_rows, spread
 
 __all__ = ["run_seed", "summary"]
 
 
-def run_seed(methods: ImageMethods) -> dict[str, Any]:
+def run_seed(methods: LayerMethods) -> dict[str, Any]:
     """Distance and NLL of every method that approximates the target."""
     part = calibrate(methods)
     column = "mmd_paper" if methods.problem.setting.protocol == "paper" else "mmd"

@@ -9,7 +9,7 @@ from torch import Tensor
 from burnish import metrics
 from burnish.noise import make_generator
 from burnish.predictive import predict
-from burnish.studies.image_methods import ImageMethods, grouped_probs
+from burnish.studies.image_methods import LayerMethods, grouped_probs
 from burnish.studies.image_posteriors import BURNISH, HMC, LA, RECENTRED, fit_paper_base
 from burnish.studies.paper_scores import paper_ece
 from burnish.studies.protocols import BENCHMARKS
@@ -23,10 +23,10 @@ _BLOCK = 500  # draws in memory at a time
 _MAX_SETS = 30  # whose scores are averaged
 
 
-def run_seed(methods: ImageMethods) -> dict[str, Any]:
+def run_seed(methods: LayerMethods) -> dict[str, Any]:
     """Scores of the paper's Laplace posterior by very many draws and by none, of HMC by few and all, and all by count."""
     problem = methods.problem
-    settings, labels, inputs = problem.setting.settings, problem.labels("test"), problem.features("test")
+    settings, labels, inputs = problem.setting.settings, problem.setting.labels("test"), problem.features("test")
     base, _ = fit_paper_base(problem)
     generator = make_generator(problem.seed, problem.device)
     probs = torch.zeros(len(inputs), problem.setting.benchmark.num_classes, device=problem.device)
@@ -64,9 +64,9 @@ def summary(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     return ["method", "NLL", "the paper's ECE, %", "ECE, %", "printed NLL", "printed ECE, %"], rows
 
 
-def _averaged(methods: ImageMethods, name: str, count: int) -> dict[str, float]:
+def _averaged(methods: LayerMethods, name: str, count: int) -> dict[str, float]:
     """Scores by so many draws, over several sets of them."""
-    labels = methods.problem.labels("test")
+    labels = methods.setting.labels("test")
     scores = [_score(probs, labels) for probs in methods.sets(name, "test", count)[:_MAX_SETS]]
     return {key: sum(score[key] for score in scores) / len(scores) for key in scores[0]}
 

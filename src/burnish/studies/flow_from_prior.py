@@ -13,7 +13,7 @@ from burnish.noise import make_generator
 from burnish.posteriors import Gaussian
 from burnish.predictive import predict_at
 from burnish.scales import Diagonal
-from burnish.studies.image_methods import ImageMethods
+from burnish.studies.image_methods import LayerMethods
 from burnish.studies.image_posteriors import fit_paper_base
 from burnish.studies.paper_flows import fit_paper_flows
 from burnish.studies.printed import printed
@@ -27,7 +27,7 @@ STARTS = ("N(0,I)+NF", "LA+NF")
 _TIMED = 200  # steps of one flow alone, from which the time of all of them is extrapolated
 
 
-def run_seed(methods: ImageMethods) -> dict[str, Any]:
+def run_seed(methods: LayerMethods) -> dict[str, Any]:
     """NLL of flows of several lengths from both starts, and the seconds that each would take alone."""
     problem = methods.problem
     settings = problem.setting.settings
@@ -76,10 +76,10 @@ def summary(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     return ["layers", *map(str, parts[0]["lengths"])], rows
 
 
-def _nll(methods: ImageMethods, theta: Tensor) -> float:
+def _nll(methods: LayerMethods, theta: Tensor) -> float:
     problem = methods.problem
     probs = predict_at(*methods.seen(theta), problem.features("test"), keep_samples=False).probs
-    return metrics.nll(probs, problem.labels("test"))
+    return metrics.nll(probs, problem.setting.labels("test"))
 
 
 def _seconds(target: Target, base: Gaussian, length: int, num_epochs: int, seed: int) -> float:

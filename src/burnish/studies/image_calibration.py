@@ -9,13 +9,13 @@ from torch import Tensor
 from burnish import metrics
 from burnish.diagnostics import class_contrasts, median_bandwidth, mmd, resplit_range
 from burnish.noise import make_generator
-from burnish.studies.image_methods import LABELS, MAP, TEMPERATURE, ImageMethods, grouped_probs
+from burnish.studies.image_methods import LABELS, LayerMethods, Methods, grouped_probs
 from burnish.studies.image_posteriors import HMC, REFINE
 from burnish.studies.paper_scores import paper_ece, paper_mmd
 from burnish.studies.protocols import BENCHMARKS
 from burnish.studies.summaries import method_names, method_rows, printed_text, spread
 
-__all__ = ["run_seed", "summary"]
+__all__ = ["run_baseline", "run_seed", "summary"]
 
 # what is shown: its heading, digits, scale, and what the paper calls it
 _SHARED: dict[str, tuple[str, int, float, str]] = {
@@ -42,7 +42,12 @@ _SCORES = ("accuracy", "nll", "brier", "ece")
 _MAX_SETS = 30  # of few draws each, whose scores are averaged
 
 
-def run_seed(methods: ImageMethods) -> dict[str, Any]:
+def run_baseline(methods: Methods) -> dict[str, Any]:
+    """The rows of networks that were trained from scratch."""
+    return {"rows": {name: _scores(methods, name, methods.setting.settings.few) for name in methods.names}}
+
+
+def run_seed(methods: LayerMethods) -> dict[str, Any]:
     """The rows of one seed, and what is known about its target and its judge."""
     problem = methods.problem
     settings = problem.setting.settings
@@ -62,7 +67,7 @@ def run_seed(methods: ImageMethods) -> dict[str, Any]:
             "precision": float(problem.target.prior_precision),
             "parameters": problem.target.dim,
             "points": len(problem.target.data),
-            "test_points": len(problem.labels("test")),
+            "test_points": len(problem.setting.labels("test")),
             "found_precision": search.precision,
             "grid": [[candidate.precision, candidate.score] for candidate in search.candidates],
         },
@@ -90,7 +95,7 @@ def summary(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
 class _Judge:
     """HMC's draws and predictions, and how far others are from them."""
 
-    def __init__(self, methods: ImageMethods) -> None:
+    def __init__(self, methods: LayerMethods) -> None:
         self._methods, problem = methods, methods.problem
         settings = problem.setting.settings
         fit = methods.fit(HMC)
@@ -111,8 +116,8 @@ class _Judge:
         fit = self._methods.fit(name)
         own = self._average(self._again) if name == HMC else self._methods.sets(name, "test", count).mean(0)
         tv = {"tv": float(0.5 * (own - self._probs).abs().sum(-1).mean())}
-        if name == REFINE or (fit is None and name not in (MAP, TEMPERATURE)):
-            return tv  # of another target, or of all layers
+        if name == REFINE:
+            return tv  # its target is another
         draws = problem.theta.expand_as(self.reference) if fit is None else fit.draws[:count]
         draws = self._again if name == HMC else draws
         weights = slice(0, problem.num_weights)
@@ -138,9 +143,9 @@ class _Judge:
         return class_contrasts(seen, model.linear_head)
 
 
-def _scores(methods: ImageMethods, name: str, few: int) -> dict[str, Any]:
+def _scores(methods: Methods, name: str, few: int) -> dict[str, Any]:
     """On test points: by few draws, over several sets of them, and by all."""
-    labels = methods.problem.labels("test")
+    labels = methods.setting.labels("test")
     sets = methods.sets(name, "test", few)
     parts = [_score(probs, labels) for probs in sets[:_MAX_SETS]]
     many = _score(sets.mean(0), labels)

@@ -3,14 +3,15 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from burnish.heads import Model
+from burnish.heads import LinearHead, Model
 from burnish.inference.flipout import variational_network
 from burnish.inference.variational_layers import VariationalLayer
+from burnish.likelihoods import Categorical
 from burnish.noise import make_generator
 from burnish.prediction import Prediction
 from burnish.predictive import average_outputs, predict_at
@@ -27,13 +28,12 @@ from burnish.studies.image_posteriors import (
     posterior,
     temperature,
 )
-from burnish.studies.image_problem import BASELINES, ImageProblem, forward
+from burnish.studies.image_problem import ImageProblem, Setting, forward
 from burnish.studies.training import read_trained
 
-__all__ = ["LABELS", "MAP", "TEMPERATURE", "ImageMethods", "grouped_probs"]
+__all__ = ["LABELS", "MAP", "TEMPERATURE", "LayerMethods", "Methods", "NetworkMethods", "grouped_probs"]
 
 MAP, TEMPERATURE = "MAP", "MAP-Temp"
-_BASELINES = {kind.upper(): kind for kind in BASELINES}
 _CHUNK_ENTRIES = 2**24  # entries of one block of outputs
 # under which name a method stands in tables, where it is not its own
 LABELS = {
@@ -45,44 +45,65 @@ LABELS = {
 }
 
 
-@dataclass(frozen=True, eq=False)
-class ImageMethods:
-    """The methods of one problem by their names, which are the paper's where it has them."""
+class Methods(Protocol):
+    """Methods of one seed by their names, which are the paper's where it has them."""
 
-    problem: ImageProblem
-    has_baselines: bool
-    """Whether there are networks by VB and CSGHMC for this seed."""
+    @property
+    def setting(self) -> Setting:
+        """What all seeds share."""
 
     @property
     def names(self) -> list[str]:
         """In the order of tables."""
-        flows = [flow_name(length) for length in self.problem.setting.settings.lengths]
-        whole = list(_BASELINES) if self.has_baselines else []
-        return [MAP, TEMPERATURE, *whole, LA, *flows, RECENTRED, FLOW, BURNISH, REFINE, HMC]
-
-    def fit(self, name: str) -> Fit | None:
-        """Draws of the last layer and what is known about them; None where a method has no posterior over it."""
-        return None if name in (MAP, TEMPERATURE, *_BASELINES) else posterior(self.problem, name)
 
     def predict(self, name: str, images: str, num_samples: int) -> Prediction:
         """For images of a name that `Setting.pixels` knows; by so many draws where a method has draws."""
-        if name in _BASELINES:
-            return average_outputs(self.problem.model, self._outputs(name, images, num_samples), keep_samples=False)
+
+    def sets(self, name: str, images: str, num_samples: int) -> Tensor:
+        """Probabilities (sets, N, C) by disjoint sets of so many draws; one set where a method has no draws."""
+
+
+@dataclass(frozen=True, eq=False)
+class LayerMethods:
+    """The network and every posterior of its last layer."""
+
+    problem: ImageProblem
+
+    @property
+    def setting(self) -> Setting:
+        """What all seeds share."""
+        return self.problem.setting
+
+    @property
+    def names(self) -> list[str]:
+        """In the order of tables."""
+        flows = [flow_name(length) for length in self.setting.settings.lengths]
+        return [MAP, TEMPERATURE, LA, *flows, RECENTRED, FLOW, BURNISH, REFINE, HMC]
+
+    def fit(self, name: str) -> Fit | None:
+        """Draws of the last layer and what is known about them; None where a method has no posterior over it."""
+        return None if name in (MAP, TEMPERATURE) else posterior(self.problem, name)
+
+    def predict(self, name: str, images: str, num_samples: int) -> Prediction:
+        """For images of a name that `Setting.pixels` knows; by so many draws where a method has draws."""
         model, theta = self._layer(name)
         return predict_at(model, theta[:num_samples], self.problem.features(images), keep_samples=False)
 
     def sets(self, name: str, images: str, num_samples: int) -> Tensor:
         """Probabilities (sets, N, C) by disjoint sets of so many draws; one set where a method has no draws."""
-        if name in (MAP, TEMPERATURE, *_BASELINES):
-            return self.predict(name, images, num_samples).probs.unsqueeze(0)
         model, theta = self._layer(name)
-        return grouped_probs(model, theta, self.problem.features(images), num_samples)
+        return grouped_probs(model, theta, self.problem.features(images), min(num_samples, len(theta)))
 
     def seen(self, draws: Tensor) -> tuple[Model, Tensor]:
         """The last layer as the target sees it, and draws of all parameters without those it does not."""
-        if self.problem.setting.protocol == "paper":
+        if self.setting.protocol == "paper":
             return self.problem.without_bias, draws[:, : self.problem.num_weights]
         return self.problem.model, draws
+
+    @cached_property
+    def temperature(self) -> float:
+        """Of temperature scaling."""
+        return temperature(self.problem)
 
     def _layer(self, name: str) -> tuple[Model, Tensor]:
         """The last layer that a method predicts with, and its draws."""
@@ -93,28 +114,43 @@ class ImageMethods:
             return problem.model, problem.theta.unsqueeze(0) / self.temperature
         fit = self.fit(name)
         assert fit is not None
-        draws = fit.draws[: problem.setting.settings.num_draws]
+        draws = fit.draws[: self.setting.settings.num_draws]
         return (problem.model, draws) if name in (LA, REFINE) else self.seen(draws)
 
-    @cached_property
-    def temperature(self) -> float:
-        """Of temperature scaling."""
-        return temperature(self.problem)
 
-    def _outputs(self, name: str, images: str, num_samples: int) -> Tensor:
-        pixels = self.problem.setting.pixels(images)
-        return torch.stack([forward(member, pixels, self.problem.device) for member in self._members(name, num_samples)])
+@dataclass(frozen=True, eq=False)
+class NetworkMethods:
+    """Networks that VB or CSGHMC trained from scratch, all layers of them."""
 
-    def _members(self, name: str, num_samples: int) -> Iterator[Any]:
-        """The networks that a baseline averages over, in turn: kept ones, or draws of one."""
-        problem, kind = self.problem, _BASELINES[name]
-        setting, benchmark = problem.setting, problem.setting.benchmark
-        path = setting.workspace.network(setting.dataset, kind, problem.seed)
-        trained = read_trained(path, setting.recipe(kind, len(setting.training_images(kind))))
-        network: Any = make_network(benchmark.architecture, benchmark.num_classes, problem.seed).to(problem.device)
-        if kind == "vb":
-            generator = make_generator(problem.seed, problem.device)
-            network = variational_network(network, initial_std=1.0, generator=generator)
+    setting: Setting
+    kind: str
+    """One of `BASELINES`."""
+    seed: int
+
+    @property
+    def names(self) -> list[str]:
+        """The one method."""
+        return [self.kind.upper()]
+
+    def predict(self, name: str, images: str, num_samples: int) -> Prediction:
+        """For images of a name that `Setting.pixels` knows; by so many draws of VB, and by all networks of CSGHMC."""
+        pixels, device = self.setting.pixels(images), self.setting.device
+        outputs = torch.stack([forward(member, pixels, device) for member in self._members(num_samples)])
+        model = Model(LinearHead(1, outputs.shape[-1]), Categorical())  # of which only the likelihood is used
+        return average_outputs(model, outputs, keep_samples=False)
+
+    def sets(self, name: str, images: str, num_samples: int) -> Tensor:
+        """Probabilities (1, N, C)."""
+        return self.predict(name, images, num_samples).probs.unsqueeze(0)
+
+    def _members(self, num_samples: int) -> Iterator[Any]:
+        """The networks that are averaged over, in turn: kept ones, or draws of one."""
+        setting, benchmark, device = self.setting, self.setting.benchmark, self.setting.device
+        path = setting.workspace.network(setting.dataset, self.kind, self.seed)
+        trained = read_trained(path, setting.recipe(self.kind, len(setting.training_images(self.kind))))
+        network: Any = make_network(benchmark.architecture, benchmark.num_classes, self.seed).to(device)
+        if self.kind == "vb":
+            network = variational_network(network, initial_std=1.0, generator=make_generator(self.seed, device))
             network.load_state_dict(trained.states[-1])
             network.eval()
             for layer in (part for part in network.modules() if isinstance(part, VariationalLayer)):

@@ -52,8 +52,6 @@ class ImageSettings:
     precisions: tuple[float, ...] = (1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 510.0, 1000.0, 2000.0, 4000.0)
     num_splits: int = 2000
     """Random halves of HMC's chains, for the range of its MMD."""
-    num_baseline_seeds: int = 2
-    """Seeds with networks by VB and CSGHMC, which are trained from scratch."""
     num_epochs: int | None = None
     """Of training, where not those of the paper."""
     tiny: bool = False
@@ -71,7 +69,6 @@ class ImageSettings:
             flow_epochs=3,
             precisions=(1.0, 10.0, 100.0),
             num_splits=200,
-            num_baseline_seeds=1,
             num_epochs=8,
             tiny=True,
         )
@@ -95,6 +92,10 @@ class Setting:
         known = BENCHMARKS[self.dataset]
         wide = self.settings.tiny and known.architecture == "wide-resnet"
         return replace(known, architecture="tiny") if wide else known
+
+    def config(self, seed: int) -> dict[str, Any]:
+        """What files of a seed are made with."""
+        return {"dataset": self.dataset, "protocol": self.protocol, "seed": seed, **asdict(self.settings)}
 
     def recipe(self, kind: str, num_points: int) -> Recipe:
         """How networks are trained: by a protocol, or as "vb" or "csghmc" is."""
@@ -128,6 +129,13 @@ class Setting:
         if kind == "shift":
             return self.shifted(int(what))[0]
         return self.images[name].pixels
+
+    def labels(self, name: str) -> Tensor:
+        """Of "train", "validation", "test" or "shift LEVEL", on the device."""
+        kind, _, level = name.partition(" ")
+        labels = self.shifted(int(level))[1] if kind == "shift" else self.images[name].labels
+        assert labels is not None
+        return labels.to(self.device)
 
     def shifted(self, level: int) -> tuple[Tensor, Tensor]:
         """Test images turned by so many degrees, or corrupted at that level, and their labels."""
@@ -166,8 +174,7 @@ class ImageProblem:
 
     def config(self) -> dict[str, Any]:
         """What files of this problem are made with."""
-        setting = self.setting
-        return {"dataset": setting.dataset, "protocol": setting.protocol, "seed": self.seed, **asdict(setting.settings)}
+        return self.setting.config(self.seed)
 
     def name(self, what: str) -> str:
         """A file's name."""
@@ -179,16 +186,9 @@ class ImageProblem:
             self._features[name] = forward(self.backbone, self.setting.pixels(name), self.device)
         return self._features[name]
 
-    def labels(self, name: str) -> Tensor:
-        """Of "train", "validation", "test" or "shift LEVEL"."""
-        kind, _, level = name.partition(" ")
-        labels = self.setting.shifted(int(level))[1] if kind == "shift" else self.setting.images[name].labels
-        assert labels is not None
-        return labels.to(self.device)
-
     def batch(self, name: str) -> Batch:
         """Features and labels."""
-        return Batch(self.features(name), self.labels(name))
+        return Batch(self.features(name), self.setting.labels(name))
 
     @cached_property
     def target(self) -> Target:

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from burnish._checks import check_at_least, check_choice
 from burnish.errors import FitError
 from burnish.progress import Stages
 from burnish.studies.data import Images, describe, load_images
-from burnish.studies.image_methods import ImageMethods
+from burnish.studies.image_methods import LayerMethods, NetworkMethods
 from burnish.studies.image_posteriors import prepare
 from burnish.studies.image_problem import BASELINES, ImageProblem, ImageSettings, Setting, train_missing
 from burnish.studies.made_images import made_images
@@ -35,7 +36,7 @@ IMAGE_STUDIES = {
     "marginals": "densities of single weights under each posterior",
     "correlation": "distance to HMC against NLL over all methods",
 }
-_WITHOUT_BASELINES = ("few-vs-many", "flow-from-prior", "marginals", "correlation")
+WITH_BASELINES = ("image-calibration", "ood", "shift")
 _WITHOUT_FLOWS = ("few-vs-many", "flow-from-prior")
 
 
@@ -44,6 +45,7 @@ def record_image_study(
     *,
     dataset: str = "fashion-mnist",
     seeds: Sequence[int] | None = None,
+    baseline_seeds: Sequence[int] | None = None,
     protocol: str = "ours",
     device: str | torch.device = "cpu",
     data: str | os.PathLike[str] | None = None,
@@ -60,6 +62,7 @@ def record_image_study(
         name: one of `IMAGE_STUDIES`.
         dataset: "fashion-mnist", "cifar-10" or "cifar-100".
         seeds: of the networks; those of the data set's tables when not given.
+        baseline_seeds: of those for which VB and CSGHMC train networks from scratch; the first two when not given.
         protocol: "paper" for the paper's to the letter, "ours" for one without its defects.
         device: where networks are trained and posteriors fitted.
         data: folder with the data sets: see `load_images`.
@@ -75,12 +78,14 @@ def record_image_study(
     if settings is None:
         settings = ImageSettings.small() if small else ImageSettings()
     chosen = tuple((0, 1) if small else BENCHMARKS[dataset].seeds) if seeds is None else tuple(seeds)
-    _check_seeds(chosen)
+    compared = chosen[: 1 if small else 2] if baseline_seeds is None else tuple(baseline_seeds)
+    _check_seeds(chosen, compared)
     source = _Cached(made_images if small else lambda what, split: load_images(what, split, data))
     setting = Setting(dataset, protocol, settings, source, Workspace(Path(work)), device)
     began = time.perf_counter()
-    parts, failures = _run(name, setting, chosen, progress)
-    config = {"dataset": dataset, "protocol": protocol, "seeds": list(chosen), "made_images": small, **asdict(settings)}
+    parts, failures = _run(name, setting, chosen, compared, progress)
+    config: dict[str, Any] = {"dataset": dataset, "protocol": protocol, "seeds": chosen, "baseline_seeds": compared}
+    config |= {"made_images": small, **asdict(settings)}
     used = {} if small else {what: describe(what, split, data) for what, split in sorted(source.used)}
     seconds = time.perf_counter() - began
     record = {"study": name, "version": VERSION, "config": config, **origin(device), "seconds": seconds, "data": used}
@@ -88,55 +93,69 @@ def record_image_study(
     return described
 
 
-def _run(name: str, setting: Setting, seeds: Sequence[int], progress: bool) -> tuple[dict[str, Any], dict[str, str]]:
+def _run(
+    name: str, setting: Setting, seeds: Sequence[int], baseline_seeds: Sequence[int], progress: bool
+) -> tuple[dict[str, Any], dict[str, str]]:
     """The results of seeds, and what went wrong with others."""
-    study = importlib.import_module(f"burnish.studies.{name.replace('-', '_')}")
-    failures = {
-        str(seed): text for seed, text in train_missing(setting, setting.protocol, tuple(seeds), progress=progress).items()
-    }
-    compared = () if name in _WITHOUT_BASELINES else tuple(seeds)[: setting.settings.num_baseline_seeds]
-    for kind in BASELINES:
-        failed = train_missing(setting, kind, compared, progress=progress)
-        failures |= {f"{kind} {seed}": text for seed, text in failed.items()}
-        compared = tuple(seed for seed in compared if seed not in failed)
-    waiting = [seed for seed in seeds if str(seed) not in failures]
+    study = _module(name)
+    failed = train_missing(setting, setting.protocol, tuple(seeds), progress=progress)
+    failures = {str(seed): text for seed, text in failed.items()}
     parts: dict[str, Any] = {}
     with Stages(name, show=progress) as stages:
         with stages.stage("networks"):
-            problems = [ImageProblem(setting, seed) for seed in waiting]
-        missing = [problem for problem in problems if _part(name, problem) is None]
+            problems = [ImageProblem(setting, seed) for seed in seeds if seed not in failed]
+        missing = [problem for problem in problems if _part(name, setting, "", problem.seed) is None]
         if missing and name not in _WITHOUT_FLOWS:
             with stages.stage("the paper's flows"), contextlib.suppress(FitError, MemoryError):
                 prepare(missing)  # where that fails, each seed tries for itself
         with stages.stage("seeds", len(problems)):
             for problem in stages.track(problems):
-                try:
-                    parts[str(problem.seed)] = _finish(name, study, problem, problem.seed in compared)
-                except (FitError, MemoryError) as error:
-                    failures[str(problem.seed)] = f"{type(error).__name__}: {error}"
+                run = partial(study.run_seed, LayerMethods(problem))
+                _attempt(name, setting, "", problem.seed, run, parts, failures)
+    for kind in BASELINES if name in WITH_BASELINES else ():
+        failed = train_missing(setting, kind, tuple(baseline_seeds), progress=progress)
+        failures |= {f"{kind} {seed}": text for seed, text in failed.items()}
+        for seed in (seed for seed in baseline_seeds if seed not in failed):
+            run = partial(study.run_baseline, NetworkMethods(setting, kind, seed))
+            _attempt(name, setting, kind, seed, run, parts, failures)
     return parts, failures
 
 
-def _finish(name: str, study: Any, problem: ImageProblem, has_baselines: bool) -> dict[str, Any]:
-    """The results of one seed: from their file, or made and put there."""
-    found = _part(name, problem)
-    if found is not None:
-        return found
-    began = time.perf_counter()
-    part = study.run_seed(ImageMethods(problem, has_baselines))
-    part |= {"seconds_in_all": time.perf_counter() - began, "origin": origin(problem.device)}
-    problem.setting.workspace.write_part(_part_name(name, problem), problem.config(), finite(part))
-    found = _part(name, problem)
-    assert found is not None
-    return found
+def _attempt(
+    name: str,
+    setting: Setting,
+    kind: str,
+    seed: int,
+    run: Callable[[], dict[str, Any]],
+    parts: dict[str, Any],
+    failures: dict[str, str],
+) -> None:
+    """Adds the results of one seed, from their file or made and put there, to those of others, or what went wrong."""
+    try:
+        found = _part(name, setting, kind, seed)
+        if found is None:
+            began = time.perf_counter()
+            part = run()
+            part |= {"seconds_in_all": time.perf_counter() - began, "origin": origin(setting.device)}
+            setting.workspace.write_part(_part_name(name, setting, kind, seed), setting.config(seed), finite(part))
+            found = _part(name, setting, kind, seed)
+            assert found is not None
+    except (FitError, MemoryError) as error:
+        failures[f"{kind} {seed}".strip()] = f"{type(error).__name__}: {error}"
+        return
+    if not kind:
+        parts[str(seed)] = found
+    elif str(seed) in parts:  # one more row of the network with the same seed
+        parts[str(seed)]["rows"] |= found["rows"]
+        parts[str(seed)].setdefault("baselines", {})[kind] = {key: found[key] for key in ("seconds_in_all", "origin")}
 
 
-def _part(name: str, problem: ImageProblem) -> dict[str, Any] | None:
-    return problem.setting.workspace.read_part(_part_name(name, problem), problem.config())
+def _part(name: str, setting: Setting, kind: str, seed: int) -> dict[str, Any] | None:
+    return setting.workspace.read_part(_part_name(name, setting, kind, seed), setting.config(seed))
 
 
-def _part_name(name: str, problem: ImageProblem) -> str:
-    return f"{name}-{problem.setting.dataset}-{problem.setting.protocol}-{problem.seed}"
+def _part_name(name: str, setting: Setting, kind: str, seed: int) -> str:
+    return "-".join(part for part in (name, setting.dataset, setting.protocol, kind, str(seed)) if part)
 
 
 class _Cached:
@@ -166,8 +185,16 @@ def _check_device(device: str | torch.device) -> torch.device:
     return found
 
 
-def _check_seeds(seeds: Sequence[int]) -> None:
+def _check_seeds(seeds: Sequence[int], baseline_seeds: Sequence[int]) -> None:
     if not seeds or len(set(seeds)) < len(seeds):
         raise ValueError(f"`seeds` must be different and at least one, got {list(seeds)}. Pass 0,1,2, say.")
     for seed in seeds:
         check_at_least("seeds", seed, 0)
+    if not set(baseline_seeds) <= set(seeds):
+        raise ValueError(
+            f"`baseline_seeds` must be among the seeds {list(seeds)}, got {list(baseline_seeds)}. Leave others out."
+        )
+
+
+def _module(name: str) -> Any:
+    return importlib.import_module(f"burnish.studies.{name.replace('-', '_')}")

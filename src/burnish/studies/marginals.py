@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from burnish.studies.image_methods import LABELS, ImageMethods
+from burnish.studies.image_methods import LABELS, LayerMethods
 from burnish.studies.image_posteriors import HMC, REFINE
 from burnish.studies.summaries import method_names, method_rows, spread
 
@@ -17,7 +17,7 @@ _NUM_WEIGHTS, _NUM_POINTS = 6, 60
 _SEED = 0  # of the choice of weights, the same for all methods
 
 
-def run_seed(methods: ImageMethods) -> dict[str, Any]:
+def run_seed(methods: LayerMethods) -> dict[str, Any]:
     """How far the marginals of all weights are from HMC's, and for a few weights the densities on a grid."""
     problem = methods.problem
     draws = {}

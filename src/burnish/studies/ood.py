@@ -8,21 +8,21 @@ from torch import Tensor
 from burnish import metrics
 from burnish.prediction import Prediction
 from burnish.studies.data import DATASETS
-from burnish.studies.image_methods import LABELS, MAP, TEMPERATURE, ImageMethods
+from burnish.studies.image_methods import LABELS, MAP, TEMPERATURE, Methods
 from burnish.studies.image_posteriors import HMC
 from burnish.studies.protocols import BENCHMARKS
 from burnish.studies.summaries import method_names, method_rows, printed_text, spread
 
-__all__ = ["run_seed", "summary"]
+__all__ = ["run_baseline", "run_seed", "summary"]
 
 _PRINTED = {"emnist-digits": "EMNIST", "mnist": "MNIST", "kmnist": "KMNIST", "svhn": "SVHN"} | {
     name: benchmark.title for name, benchmark in BENCHMARKS.items()
 }
 
 
-def run_seed(methods: ImageMethods) -> dict[str, Any]:
+def run_seed(methods: Methods) -> dict[str, Any]:
     """FPR95 and AUROC of each method on each set outside, by three scores; by as many draws as the paper takes."""
-    setting = methods.problem.setting
+    setting = methods.setting
     rows: dict[str, Any] = {}
     for name in methods.names:
         many = name == HMC and setting.protocol == "paper"
@@ -33,6 +33,9 @@ def run_seed(methods: ImageMethods) -> dict[str, Any]:
             scores = _familiarity(methods.predict(name, f"outside {outside}", count), name)
             rows[name][outside] = {key: _rates(inside[key], scores[key]) for key in inside}
     return {"rows": rows, "sizes": {name: len(setting.pixels(f"outside {name}")) for name in setting.benchmark.outside}}
+
+
+run_baseline = run_seed
 
 
 def summary(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:

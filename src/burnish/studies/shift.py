@@ -5,17 +5,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from burnish import metrics
-from burnish.studies.image_methods import LABELS, ImageMethods
+from burnish.studies.image_methods import LABELS, Methods
 from burnish.studies.image_posteriors import HMC
 from burnish.studies.printed import printed
 from burnish.studies.summaries import method_names, method_rows
 
-__all__ = ["run_seed", "summary"]
+__all__ = ["run_baseline", "run_seed", "summary"]
 
 
-def run_seed(methods: ImageMethods) -> dict[str, Any]:
+def run_seed(methods: Methods) -> dict[str, Any]:
     """NLL, accuracy and ECE of each method at each level of the shift."""
-    setting = methods.problem.setting
+    setting = methods.setting
     rows: dict[str, Any] = {}
     for name in methods.names:
         many = name == HMC and setting.protocol == "paper"
@@ -23,10 +23,13 @@ def run_seed(methods: ImageMethods) -> dict[str, Any]:
         scores = []
         for level in setting.levels:
             probs = methods.predict(name, f"shift {level}", count).probs
-            labels = methods.problem.labels(f"shift {level}")
+            labels = setting.labels(f"shift {level}")
             scores.append({key: getattr(metrics, key)(probs, labels) for key in ("nll", "accuracy", "ece")})
         rows[name] = {key: [score[key] for score in scores] for key in scores[0]}
     return {"levels": list(setting.levels), "rows": rows}
+
+
+run_baseline = run_seed
 
 
 def summary(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
