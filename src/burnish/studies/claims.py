@@ -1,0 +1,155 @@
+"""What the records of the image studies show, statement by statement: each with its numbers, and whether it holds."""
+
+import itertools
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scipy.special import stdtrit  # type: ignore[import-untyped]
+
+from burnish.metrics import Interval
+from burnish.studies.data import DATASETS
+from burnish.studies.image_methods import MAP, TEMPERATURE
+from burnish.studies.image_posteriors import BURNISH, FLOW, HMC, LA, RECENTRED, REFINE, flow_name
+from burnish.studies.printed import Printed, printed
+from burnish.studies.protocols import BENCHMARKS
+from burnish.studies.summaries import method_rows
+
+__all__ = ["Claim", "calibration_claims", "ood_claims", "paired_interval"]
+
+_ACCURACY = {"fashion-mnist": 0.5, "cifar-10": 0.5, "cifar-100": 1.0}  # points by which networks may differ
+_MARGIN = 0.003  # of HMC's NLL, within which another posterior's counts as the same
+_LARGEST_RHAT = 1.01
+_NEAR = 2.0  # points of the paper's calibration error
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement, what was measured, and whether it holds."""
+
+    statement: str
+    measured: str
+    holds: bool
+
+
+def paired_interval(differences: Sequence[float], level: float = 0.95) -> Interval:
+    """The mean of differences and Student's interval around it; of one difference, without bounds."""
+    mean, count = statistics.fmean(differences), len(differences)
+    if count == 1:
+        return Interval(mean, -math.inf, math.inf, level)
+    half = float(stdtrit(count - 1, 0.5 * (1.0 + level))) * statistics.stdev(differences) / math.sqrt(count)
+    return Interval(mean, mean - half, mean + half, level)
+
+
+def calibration_claims(record: Mapping[str, Any]) -> list[Claim]:
+    """What a record of `image-calibration` shows."""
+    parts = list(record["seeds"].values())
+    dataset = record["config"]["dataset"]
+    return _paper_claims(parts, dataset) if record["config"]["protocol"] == "paper" else _own_claims(parts, record)
+
+
+def ood_claims(records: Sequence[Mapping[str, Any]]) -> list[Claim]:
+    """How often `refine` tells other images apart better than temperature scaling, over the pairs of all records."""
+    better, pairs, lines = 0, 0, []
+    for record in records:
+        parts = list(record["seeds"].values())
+        for outside in parts[0]["sizes"]:
+            own, rival = (
+                statistics.fmean(row[outside]["confidence"]["fpr95"] for row in method_rows(parts, name))
+                for name in (REFINE, TEMPERATURE)
+            )
+            pairs, better = pairs + 1, better + (own < rival)
+            pair = f"{BENCHMARKS[record['config']['dataset']].title} and {DATASETS[outside].title}"
+            lines.append(f"{pair} {100 * own:.1f} against {100 * rival:.1f} %")
+    statement = "FPR95 of `refine` is below that of temperature scaling on at least two thirds of the pairs"
+    return [Claim(statement, f"{better} of {pairs}: {'; '.join(lines)}", 3 * better >= 2 * pairs)]
+
+
+def _paper_claims(parts: list[Any], dataset: str) -> list[Claim]:
+    title = BENCHMARKS[dataset].title
+    claims = [_accuracy(parts, dataset)]
+    names = [MAP, LA, flow_name(1), flow_name(5)]
+    if dataset == "fashion-mnist":
+        distances = [_mean(parts, name, "mmd_paper") for name in names]
+        falling = all(first > second for first, second in itertools.pairwise(distances))
+        statement = "MMD falls from the network to LA, to one layer and to five, and is below 0.1 there"
+        claims.append(Claim(statement, _listed(names, distances, 3), falling and distances[-1] < 0.1))
+    nll = {name: _mean(parts, name, "nll") for name in (MAP, LA, flow_name(5))}
+    holds = nll[flow_name(5)] < nll[LA] <= nll[MAP]
+    statement = "NLL of five layers is below LA's, and LA's not above the network's"
+    claims.append(Claim(statement, _listed(list(nll), list(nll.values()), 4), holds))
+    known = printed("calibration_last_layer", title, MAP, "ece")
+    assert isinstance(known, Printed)
+    ours, correct = (100.0 * _mean(parts, MAP, key) for key in ("paper_ece", "ece"))
+    text = f"{ours:.1f} % by the paper's way, {known.mean:g} % printed; {correct:.1f} % where nothing is left out"
+    claims.append(Claim("the network's calibration error comes out as printed", text, abs(ours - known.mean) < _NEAR))
+    return [*claims, _bias(parts, title)]
+
+
+def _bias(parts: list[Any], title: str) -> Claim:
+    """Whether printed distances count the biases, which the likelihood does not see, among the parameters."""
+    errors, lines = {"mmd_paper": 0.0, "mmd_paper_weights": 0.0}, []
+    for name in (MAP, LA, *(flow_name(length) for length in (1, 5, 10, 30))):
+        known = printed("calibration_last_layer", title, name, "mmd")
+        if not isinstance(known, Printed) or not method_rows(parts, name):
+            continue
+        found = {key: _mean(parts, name, key) for key in errors}
+        errors = {key: errors[key] + abs(found[key] - known.mean) for key in errors}
+        lines.append(f"{name} {found['mmd_paper']:.3f}, {found['mmd_paper_weights']:.3f}, printed {known.mean:g}")
+    statement = "printed distances are those of all parameters, biases at the prior included, rather than of weights alone"
+    return Claim(
+        statement, f"with and without biases: {'; '.join(lines)}", errors["mmd_paper"] < errors["mmd_paper_weights"]
+    )
+
+
+def _own_claims(parts: list[Any], record: Mapping[str, Any]) -> list[Claim]:
+    settings = record["config"]
+    claims = [
+        _equivalence(parts, name, which, count)
+        for name in (BURNISH, FLOW, RECENTRED)
+        for which, count in (("few", settings["few"]), ("many", settings["num_draws"]))
+    ]
+    for name in (BURNISH, FLOW, RECENTRED):
+        inside = [row["inside"] for row in method_rows(parts, name)]
+        text = f"{sum(inside)} of {len(inside)} networks"
+        claims.append(Claim(f"the unbiased MMD of {name} to HMC is that of HMC to itself (99 % range)", text, all(inside)))
+    fits = [row["fit"] for row in method_rows(parts, HMC)]
+    worst = max(fit["nested_rhat"] if fit["nested_rhat"] is not None else fit["rhat"] for fit in fits)
+    text = f"largest nested R-hat {worst:.4f}; {statistics.fmean(fit['seconds'] for fit in fits):.0f} s a network"
+    claims.append(Claim("HMC has converged", text, worst < _LARGEST_RHAT and all(fit["converged"] for fit in fits)))
+    differences = _differences(parts, REFINE, TEMPERATURE, "few")
+    interval = paired_interval(differences)
+    statement = "test NLL of `refine` with its defaults is not above temperature scaling's"
+    text = f"{interval.value:+.4f} ({interval.low:+.4f} to {interval.high:+.4f}); the worst network {max(differences):+.4f}"
+    return [*claims, Claim(statement, text, interval.value <= 0.0)]
+
+
+def _equivalence(parts: list[Any], name: str, which: str, count: int) -> Claim:
+    interval = paired_interval(_differences(parts, name, HMC, which))
+    margin = _MARGIN * statistics.fmean(row[which]["nll"] for row in method_rows(parts, HMC))
+    statement = f"NLL of {name} by {count} draws is HMC's, within {100 * _MARGIN:g} %"
+    text = f"{interval.value:+.5f} ({interval.low:+.5f} to {interval.high:+.5f}), margin {margin:.5f}"
+    return Claim(statement, text, -margin <= interval.low and interval.high <= margin)
+
+
+def _accuracy(parts: list[Any], dataset: str) -> Claim:
+    known = printed("calibration_last_layer", BENCHMARKS[dataset].title, MAP, "accuracy")
+    assert isinstance(known, Printed)
+    ours = 100.0 * _mean(parts, MAP, "accuracy")
+    statement = f"the networks' accuracy is within {_ACCURACY[dataset]:g} points of the printed one"
+    return Claim(statement, f"{ours:.2f} %, {known.mean:g} % printed", abs(ours - known.mean) <= _ACCURACY[dataset])
+
+
+def _differences(parts: list[Any], name: str, rival: str, which: str) -> list[float]:
+    return [part["rows"][name][which]["nll"] - part["rows"][rival][which]["nll"] for part in parts if name in part["rows"]]
+
+
+def _mean(parts: list[Any], name: str, key: str) -> float:
+    rows = [row | row["few"] for row in method_rows(parts, name)]
+    return statistics.fmean(row[key] for row in rows)
+
+
+def _listed(names: Sequence[str], values: Sequence[float], digits: int) -> str:
+    return ", ".join(f"{name} {value:.{digits}f}" for name, value in zip(names, values, strict=True))
