@@ -17,10 +17,11 @@ from typing import Any
 
 from burnish.studies.records import STUDIES, summarise
 from predictive_tables import SOURCES
+from reproduction_tables import claim_list, claimed, image_notes, names, read
 from study_tables import NOTES
 
 ROOT = Path(__file__).resolve().parent.parent
-MARKED = re.compile(r"(<!-- table: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+MARKED = re.compile(r"(<!-- table: ([a-z0-9-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def load(name: str) -> dict[str, Any]:
@@ -399,6 +400,12 @@ def study(name: str) -> str:
     return markdown(*summarise(record)) + f"\n\n{NOTES[name](record)}" + _origin(record)
 
 
+def image_study(name: str) -> str:
+    """The table of an image study, as its command prints it, and how it was made."""
+    record = read(name)
+    return markdown(*summarise(record)) + f"\n\n{image_notes(record)}" + _origin(record)
+
+
 def _by_name(record: dict[str, Any]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """Posteriors of all layers with their rows of all networks, those with the largest NLL first."""
     groups: dict[str, list[dict[str, Any]]] = {}
@@ -422,7 +429,8 @@ def _scores(results: list[dict[str, Any]]) -> list[str]:
 
 
 def _origin(record: dict[str, Any]) -> str:
-    origins = record["results"].get("origins", [record]) if isinstance(record["results"], dict) else [record]
+    results = record.get("results")
+    origins = results.get("origins", [record]) if isinstance(results, dict) else [record]
     lines = [f"{each['device']}, torch {each['versions']['torch']}, commit {each['commit']}" for each in origins]
     return f"\n\n<sub>{'; '.join(lines)}.</sub>"
 
@@ -445,6 +453,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "costs": costs,
     **{name: partial(prediction, name) for name in SOURCES},
     **{f"study-{name}": partial(study, name) for name in STUDIES},
+    **{name: partial(image_study, name) for name in names()},
+    **{f"claims-{name}": partial(claim_list, name) for name in claimed()},
 }
 
 

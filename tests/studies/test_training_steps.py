@@ -2,6 +2,8 @@
 
 import copy
 import math
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -296,6 +298,28 @@ class TestAugmented:
         run.begin(0)
         assert torch.equal(run._pixels, first)
         assert torch.equal(pixels, before)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam", "sghmc", "flipout"])
+@pytest.mark.parametrize("batch_size", [8, NUM_POINTS])
+def test_steps_that_warm_a_graph_up_leave_no_trace(name, batch_size, monkeypatch):
+    """With a graph that runs the step whenever it is captured or replayed; also where a single step is left."""
+    options = {"num_epochs": 2, "batch_size": batch_size, "optimizer": "adam" if name == "flipout" else name}
+    options |= {"noisy_epochs": 1, "temperature": 0.1, "initial_std": 0.05 if name == "flipout" else None}
+    pixels, labels = images()
+    plain, graphed = (Run(tiny(0), pixels, labels, Recipe(**options), seed=0) for _ in range(2))
+    drive(plain, [0])
+    for own, other in zip(graphed.state().values(), plain.state().values(), strict=True):
+        own.copy_(other)
+    graph = SimpleNamespace(register_generator_state=lambda generator: None, replay=graphed._advance)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: graph)
+    monkeypatch.setattr(torch.cuda, "graph", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    graphed._stream = "a stream"
+    losses, expected = drive(graphed, [1]), drive(plain, [1])
+    assert losses == expected
+    assert all(map(torch.equal, graphed.state().values(), plain.state().values()))
 
 
 class TestOnAGpu:

@@ -1,0 +1,228 @@
+"""What the figures of image studies are made of: numbers of several seeds, dots by method, lines, and axes for both."""
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from burnish.report.plots import _COLOURS, _figure
+from burnish.studies.data import DATASETS
+from burnish.studies.image_methods import LABELS, MAP, TEMPERATURE
+from burnish.studies.image_posteriors import BURNISH, FLOW, HMC, LA, RECENTRED, REFINE, flow_name
+from burnish.studies.printed import Printed, printed
+from burnish.studies.protocols import BENCHMARKS
+from burnish.studies.summaries import method_names, method_rows
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
+
+__all__ = [
+    "BAND",
+    "PRINTED",
+    "Mark",
+    "Results",
+    "average",
+    "draw_below",
+    "draw_curve",
+    "draw_dots",
+    "format_log",
+    "hollow",
+    "legend_below",
+    "line_style",
+    "method_colour",
+    "method_panels",
+    "wide_figure",
+]
+
+Mark = tuple[float, float]
+"""Mean and standard error; not a number where nothing is known."""
+
+BAND = "#dcdcdc"  # HMC's, where it is an area
+PRINTED = "printed in the paper"
+_GREY, _AMBER, _SKY, _GREEN, _PINK, _BLUE, _RED = _COLOURS
+_RIVAL = "#8c8c8c"
+# flows of all lengths share the colour that is left over
+_BY_METHOD = {
+    MAP: _PINK,
+    TEMPERATURE: _PINK,
+    "VB": _RIVAL,
+    "CSGHMC": _RIVAL,
+    LA: _AMBER,
+    RECENTRED: _GREEN,
+    FLOW: _GREEN,
+    BURNISH: _BLUE,
+    REFINE: _RED,
+    HMC: _GREY,
+}
+_WIDTH = 7.2  # inches: names of methods take a quarter of it
+_BESIDE = 0.27  # of a row, by which a second mark is below the first
+
+
+@dataclass(frozen=True)
+class Results:
+    """The record of an image study as its figure sees it."""
+
+    record: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        if not self.record["seeds"]:
+            raise ValueError("`record` must have the results of a seed at least, got none. Draw it once one has succeeded.")
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """What was run."""
+        config: Mapping[str, Any] = self.record["config"]
+        return config
+
+    @property
+    def parts(self) -> list[Any]:
+        """Results by seed."""
+        return list(self.record["seeds"].values())
+
+    @property
+    def names(self) -> list[str]:
+        """Methods in the order of the tables, but HMC, which judges the others, at the end."""
+        return sorted(method_names(self.parts), key=lambda name: name == HMC)
+
+    @property
+    def flows(self) -> list[str]:
+        """Methods that are flows of the paper, shortest first."""
+        return [flow_name(length) for length in sorted(self.config["lengths"])]
+
+    @property
+    def is_paper(self) -> bool:
+        """Whether the protocol is the paper's, so that its numbers may stand beside ours."""
+        return bool(self.config["protocol"] == "paper")
+
+    @property
+    def heading(self) -> str:
+        """Data, protocol and number of seeds."""
+        data = DATASETS[self.config["dataset"]].title + (" (made images)" if self.config["made_images"] else "")
+        count = len(self.record["seeds"])
+        protocol = "the paper's protocol" if self.is_paper else "our protocol"
+        return f"{data}, {protocol}, {count} seed{'s' if count > 1 else ''}"
+
+    def rows(self, name: str) -> list[Any]:
+        """What the seeds that have it know about a method."""
+        return method_rows(self.parts, name)
+
+    def marks(self, pick: Callable[[Any], float | None]) -> dict[str, Mark]:
+        """Of every method, over seeds, what is picked from its rows."""
+        return {name: average(map(pick, self.rows(name))) for name in self.names}
+
+    def printed(self, table: str, *keys: str, scale: float = 1.0) -> Mark:
+        """A number of the paper for this data set."""
+        value = printed(table, BENCHMARKS[self.config["dataset"]].title, *keys) if self.is_paper else None
+        if not isinstance(value, Printed):
+            return math.nan, 0.0
+        return scale * value.mean, scale * (value.stderr or 0.0)
+
+    def printed_row(self, *keys: str, dataset: str | None = None) -> list[float]:
+        """A row of numbers of the paper; empty where it has none, or none for this data set."""
+        if not self.is_paper or dataset not in (None, self.config["dataset"]):
+            return []
+        values = printed(*keys)
+        return values if isinstance(values, list) else []
+
+
+def average(values: Iterable[float | None]) -> Mark:
+    """Over the values that are known."""
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    if not known:
+        return math.nan, 0.0
+    return statistics.fmean(known), statistics.stdev(known) / math.sqrt(len(known)) if len(known) > 1 else 0.0
+
+
+def method_colour(name: str) -> str:
+    """The same in all figures of image studies."""
+    return _BY_METHOD.get(name, _SKY)
+
+
+def line_style(name: str) -> dict[str, Any]:
+    """Of a method's curve: HMC's is broad and below all others, so that what coincides with it is seen to do so."""
+    if name == HMC:
+        return {"color": "#bdbdbd", "linewidth": 5.0, "zorder": 1.5, "solid_capstyle": "butt"}
+    dashed = name in (TEMPERATURE, flow_name(1))  # which share their colour with another
+    return {"color": method_colour(name), "linestyle": (0, (3, 1.3)) if dashed else "-", "linewidth": 1.6}
+
+
+def hollow(colour: str) -> dict[str, Any]:
+    """The style of what the paper prints."""
+    edge = {"markeredgecolor": colour, "markeredgewidth": 1.0, "markerfacecolor": "white"}
+    return {"color": colour, "marker": "D", "markersize": 4.0, "linestyle": "none", **edge}
+
+
+@contextmanager
+def wide_figure(heading: str, height: float) -> Iterator[tuple["Figure", Callable[[], str]]]:
+    """As wide as panels beside names need."""
+    with _figure(height) as (figure, svg):
+        figure.set_size_inches(_WIDTH, height)
+        figure.suptitle(heading, fontsize=9.5)
+        yield figure, svg
+
+
+def method_panels(figure: "Figure", names: Sequence[str], count: int) -> list["Axes"]:
+    """Panels side by side, with one row for each method, named at the left."""
+    panels: list[Axes] = list(figure.subplots(1, count, sharey=True, squeeze=False)[0])
+    for axes in panels:
+        axes.set(ylim=(len(names) - 0.3, -0.6))
+        axes.set_yticks(range(len(names)), [LABELS.get(name, name) for name in names])
+        axes.tick_params(axis="y", length=0)
+        axes.grid(axis="y", color="#ececec", linewidth=0.6)
+        axes.set_axisbelow(True)
+        axes.spines["left"].set_visible(False)
+    return panels
+
+
+def draw_dots(axes: "Axes", marks: Mapping[str, Mark], *, below: bool = False, **style: Any) -> None:
+    """A dot with its standard error in each method's row; the paper's are hollow."""
+    for row, (name, (mean, error)) in enumerate(marks.items()):
+        colour = method_colour(name)
+        look: dict[str, Any] = {"color": colour, "marker": "o", "markersize": 5.0, "linestyle": "none"} | style
+        if style.get("label") == PRINTED:
+            look = hollow(colour)
+        if math.isfinite(mean):
+            axes.errorbar(
+                mean, row + _BESIDE * below, xerr=error or None, elinewidth=0.9, zorder=3, **look | {"label": None}
+            )
+
+
+def draw_below(axes: "Axes", marks: Mapping[str, Mark], low: float) -> None:
+    """Arrows to the left for what a logarithmic axis from `low` on cannot show."""
+    for row, (name, (mean, _)) in enumerate(marks.items()):
+        if mean < low:
+            axes.plot(low, row, marker="<", markersize=5.5, color=method_colour(name), clip_on=False, zorder=3)
+
+
+def draw_curve(axes: "Axes", x: Sequence[float], curves: Sequence[Sequence[float | None]], **style: Any) -> None:
+    """Mean over seeds, with a band of one standard error to both sides."""
+    marks = [average(values) for values in zip(*curves, strict=True)]
+    low, high = ([mean + side * error for mean, error in marks] for side in (-1.0, 1.0))
+    axes.fill_between(x, low, high, color=style["color"], alpha=0.2, linewidth=0, zorder=1.2)
+    axes.plot(x, [mean for mean, _ in marks], **style)
+
+
+def format_log(axis: "Axis") -> None:
+    """Few plain numbers beside a logarithmic axis; between powers of ten only where there are hardly any."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    low, high = axis.get_view_interval()
+    narrow = 0 < low < high < 40 * low
+    axis.set_major_locator(LogLocator(base=10.0, subs=(1.0, 2.0, 5.0) if narrow else (1.0,), numticks=6))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}" if value < 1000 else f"{value / 1000:g}k"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def legend_below(figure: "Figure", axes: "Axes", entries: Mapping[str, Mapping[str, Any]], *, ncols: int = 4) -> None:
+    """A legend under all panels: the style of each entry by its label."""
+    from matplotlib.patches import Patch
+
+    handles = [
+        Patch(label=label, **style) if "facecolor" in style else axes.plot([], [], label=label, **style)[0]
+        for label, style in entries.items()
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=ncols, handlelength=1.8, columnspacing=1.4)
