@@ -1,43 +1,48 @@
 """Figures of the image studies, each drawn from its record alone, in the style of the other figures."""
 
+import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from burnish._checks import check_choice
+from burnish.report.image_curves import draw_few_vs_many, draw_flow_from_prior, draw_marginals, draw_shift
 from burnish.report.image_panels import (
     BAND,
+    BESIDE,
     PRINTED,
     Mark,
     Results,
     average,
-    draw_below,
-    draw_curve,
     draw_dots,
+    draw_printed,
     format_log,
     hollow,
-    legend_below,
-    line_style,
+    legend_outside,
     method_colour,
     method_panels,
     wide_figure,
 )
 from burnish.report.plots import _INK
 from burnish.studies.data import DATASETS
-from burnish.studies.flow_from_prior import STARTS
-from burnish.studies.image_methods import LABELS, MAP, TEMPERATURE
-from burnish.studies.image_posteriors import BURNISH, HMC, LA, REFINE
-from burnish.studies.ood import _PRINTED as PRINTED_SETS
+from burnish.studies.image_methods import LABELS
+from burnish.studies.image_posteriors import HMC
+from burnish.studies.ood import _PRINTED as _PRINTED_SETS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = ["draw_image_study"]
 
-_ROW = 0.25  # inches for a method
+_Styles = dict[str, Mapping[str, Any]]
 _DOT: Mapping[str, Any] = {"color": _INK, "marker": "o", "markersize": 5.0, "linestyle": "none"}
-_LEVEL: Mapping[str, Any] = {"linewidth": 1.3}
-_WIDE_RANGE = 4.0  # largest over smallest, beyond which an axis is logarithmic
+_SQUARE: Mapping[str, Any] = {"marker": "s", "markersize": 3.2}
+_SCORES: _Styles = {  # beside the largest probability
+    "entropy": {"marker": "|", "markersize": 6.0, "markeredgewidth": 1.1},
+    "mutual information": {"marker": "x", "markersize": 3.6, "markeredgewidth": 1.0},
+}
+_MARKERS = "osD^vP*Xp<>"
+_WIDE = 4.0  # largest over smallest, beyond which an axis is logarithmic
 
 
 def draw_image_study(record: Mapping[str, Any]) -> str:
@@ -45,10 +50,10 @@ def draw_image_study(record: Mapping[str, Any]) -> str:
     figures: dict[str, Callable[[Results], str]] = {
         "image-calibration": _image_calibration,
         "ood": _ood,
-        "shift": _shift,
-        "few-vs-many": _few_vs_many,
-        "flow-from-prior": _flow_from_prior,
-        "marginals": _marginals,
+        "shift": draw_shift,
+        "few-vs-many": draw_few_vs_many,
+        "flow-from-prior": draw_flow_from_prior,
+        "marginals": draw_marginals,
         "correlation": _correlation,
     }
     check_choice("study", record["study"], figures)
@@ -57,176 +62,139 @@ def draw_image_study(record: Mapping[str, Any]) -> str:
 
 def _image_calibration(results: Results) -> str:
     """NLL, distance to HMC and calibration error of every method."""
-    table = "calibration_last_layer"
-    known = {key: {name: results.printed(table, name, key) for name in results.names} for key in ("nll", "mmd", "ece")}
-    with wide_figure(results.heading, 1.35 + _ROW * len(results.names)) as (figure, svg):
+    known = {
+        key: {name: results.printed("calibration_last_layer", name, key) for name in results.names}
+        for key in ("nll", "mmd", "ece")
+    }
+    entries: _Styles = {"mean ± standard error": _DOT}
+    with wide_figure(results.heading, _height(results)) as (figure, svg):
         nll, distance, ece = method_panels(figure, results.names, 3)
-        _draw_score(nll, results.marks(lambda row: row["few"]["nll"]), known["nll"])
-        _spread_axis(nll)
-        nll.set_xlabel(f"NLL, {results.config['few']} draws")
-        _draw_distance(distance, results, known["mmd"])
-        own = results.marks(lambda row: _percent(row["few"]["ece"]))
-        _draw_score(ece, own, known["ece"])
-        entries: dict[str, Mapping[str, Any]] = {"mean ± standard error": _DOT}
-        if results.is_paper:
-            square = {"marker": "s", "markersize": 3.2}
-            draw_dots(ece, results.marks(lambda row: _percent(row["few"]["paper_ece"])), below=True, **square)
-            entries |= {"the same by the paper's ECE": {**_DOT, **square}, PRINTED: hollow(_INK)}
+        _draw_scores(nll, results.marks(lambda row: row["few"]["nll"]), known["nll"])
+        nll.set_xlabel(f"NLL by {results.config['few']} draws")
+        _draw_distances(distance, results, known["mmd"])
+        _draw_scores(ece, results.marks(lambda row: row["few"]["ece"], 100.0), known["ece"])
         ece.set_xlabel("ECE, %")
-        entries["HMC against HMC"] = {"facecolor": BAND}
-        legend_below(figure, nll, entries)
+        if results.is_paper:
+            marks = results.marks(lambda row: row["few"]["paper_ece"], 100.0)
+            draw_dots(ece, marks, beside=BESIDE, **_SQUARE)
+            entries |= {"by the paper's ECE": {**_DOT, **_SQUARE}, PRINTED: hollow(_INK)}
+        legend_outside(figure, entries | {"HMC against HMC": {"facecolor": BAND}})
     return svg()
 
 
-def _draw_score(axes: "Axes", marks: Mapping[str, Mark], known: Mapping[str, Mark]) -> None:
-    """Dots, those of the paper a little lower, and a line where HMC is."""
-    axes.axvline(marks[HMC][0], color=method_colour(HMC), linewidth=0.8, zorder=1.5)
-    draw_dots(axes, known, below=True, label=PRINTED)
-    draw_dots(axes, marks)
-    axes.locator_params(axis="x", nbins=4)
-
-
-def _draw_distance(axes: "Axes", results: Results, known: Mapping[str, Mark]) -> None:
-    """MMD on a logarithmic axis, over the range in which HMC is from itself."""
-    column = "mmd_paper" if results.is_paper else "mmd"
-    marks = results.marks(lambda row: row.get(column))
-    floor = marks[HMC] if results.is_paper else average(part["judge"]["range"][1] for part in results.parts)
-    means = [mean for mean, _ in (*marks.values(), *known.values(), floor) if mean > 0.0]
-    axes.set_xlabel("MMD to HMC, biased" if results.is_paper else "MMD to HMC")
-    if not means:
-        return
-    low = max(min(means) / 2.0, floor[0] / 10.0) if floor[0] > 0.0 else min(means) / 2.0
-    axes.set(xscale="log", xlim=(low, 2.0 * max(means)))
-    if floor[0] > low:
-        axes.axvspan(low, floor[0], color=BAND, linewidth=0, zorder=0.5)
-    draw_dots(
-        axes, {name: mark if mark[0] > low else (math.nan, 0.0) for name, mark in known.items()}, below=True, label=PRINTED
-    )
-    draw_dots(axes, {name: mark if mark[0] > low else (math.nan, 0.0) for name, mark in marks.items()})
-    draw_below(axes, marks, low)
-    format_log(axes.xaxis)
-
-
 def _ood(results: Results) -> str:
-    """FPR95 of every method on each set outside, by the largest probability and smaller by the other scores."""
+    """FPR95 of every method on each set outside, by the largest probability and, smaller, by other scores."""
     outside = list(results.parts[0]["sizes"])
-    small: dict[str, Mapping[str, Any]] = {
-        "entropy": {"marker": "|", "markersize": 6.0, "markeredgewidth": 1.1},
-        "mutual information": {"marker": "x", "markersize": 3.6, "markeredgewidth": 1.0},
-    }
-    with wide_figure(results.heading, 1.35 + _ROW * len(results.names)) as (figure, svg):
-        panels = method_panels(figure, results.names, len(outside))
-        any_known = False
-        for axes, key in zip(panels, outside, strict=True):
-            rate = _rate(key, "confidence")
-            known = {name: results.printed("ood_fpr95_detail", PRINTED_SETS.get(key, key), name) for name in results.names}
-            any_known |= any(math.isfinite(mean) for mean, _ in known.values())
-            for score, style in small.items():
-                marks = results.marks(_rate(key, score))
+    entries: _Styles = {"largest probability ± standard error": _DOT}
+    entries |= {score: {**_DOT, **style} for score, style in _SCORES.items()}
+    with wide_figure(results.heading, _height(results)) as (figure, svg):
+        for axes, key in zip(method_panels(figure, results.names, len(outside)), outside, strict=True):
+            title = _PRINTED_SETS.get(key, key)
+            known = {name: results.printed("ood_fpr95_detail", title, name) for name in results.names}
+            if any(math.isfinite(mean) for mean, _ in known.values()):
+                entries[PRINTED] = hollow(_INK)
+            for score, style in _SCORES.items():
+                marks = results.marks(_rate(key, score), 100.0)
                 draw_dots(axes, {name: (mean, 0.0) for name, (mean, _) in marks.items()}, **style)
-            _draw_score(axes, results.marks(rate), known)
+            _draw_scores(axes, results.marks(_rate(key, "confidence"), 100.0), known)
             axes.set(title=DATASETS[key].title, xlabel="FPR95, %")
-        entries: dict[str, Mapping[str, Any]] = {"largest probability, ± standard error": _DOT}
-        entries |= {score: {**_DOT, **style} for score, style in small.items()}
-        legend_below(figure, panels[0], entries | ({PRINTED: hollow(_INK)} if any_known else {}))
+        legend_outside(figure, entries)
     return svg()
 
 
 def _rate(outside: str, score: str) -> Callable[[Any], float | None]:
-    return lambda row: _percent(row[outside].get(score, {}).get("fpr95"))
+    return lambda row: row[outside].get(score, {}).get("fpr95")
 
 
-def _shift(results: Results) -> str:
-    """NLL and calibration error against the level of the shift."""
-    chosen = (MAP, TEMPERATURE, LA, *results.flows[-1:], BURNISH, REFINE, HMC)
-    names = [name for name in chosen if name in results.names]
-    levels = results.parts[0]["levels"]
-    what = "degrees turned" if results.config["dataset"] == "fashion-mnist" else "level of corruption"
-    entries: dict[str, Mapping[str, Any]] = {LABELS.get(name, name): line_style(name) for name in names}
-    with wide_figure(results.heading, 3.7) as (figure, svg):
-        left, right = figure.subplots(1, 2)
-        for name in names:
-            rows = results.rows(name)
-            draw_curve(left, levels, [row["nll"] for row in rows], **line_style(name))
-            draw_curve(right, levels, [list(map(_percent, row["ece"])) for row in rows], **line_style(name))
-            known = results.printed_row("shift_corrupted_cifar10_nll", name, dataset="cifar-10")
-            if known:
-                left.plot(levels, known, **hollow(method_colour(name)), zorder=3)
-                entries[PRINTED] = hollow(_INK)
-        left.set(xlabel=what, ylabel="NLL")
-        right.set(xlabel=what, ylabel="ECE, %")
-        legend_below(figure, left, entries)
-    return svg()
+def _height(results: Results) -> float:
+    return 1.35 + 0.25 * len(results.names)
 
 
-def _few_vs_many(results: Results) -> str:
-    """Scores against the number of draws; levels for very many draws and for none."""
-    many = next(name for name in results.names if name.startswith(f"{LA} S="))
-    levels = {
-        many: {"color": method_colour(LA), "linestyle": (0, (3, 1.3)), **_LEVEL},
-        "MPA": {"color": method_colour(MAP), "linestyle": (0, (1, 1)), **_LEVEL},
-    }
-    columns = {"nll": "NLL", "ece": "ECE, %"} | ({"paper_ece": "the paper's ECE, %"} if results.is_paper else {})
-    counts = results.parts[0]["counts"]
-    names = list(results.parts[0]["curves"])
-    entries: dict[str, Mapping[str, Any]] = {LABELS.get(name, name): line_style(name) for name in names} | levels
-    with wide_figure(results.heading, 3.2) as (figure, svg):
-        panels = figure.subplots(1, len(columns))
-        for axes, (key, label) in zip(panels, columns.items(), strict=True):
-            scale = 1.0 if key == "nll" else 100.0
-            axes.set(xscale="log", xlabel="draws S", ylabel=label)
-            for name in names:
-                curves = [[_percent(p[key], scale) for p in part["curves"][name]] for part in results.parts]
-                draw_curve(axes, counts, curves, **line_style(name))
-            for name, style in levels.items():
-                axes.axhline(average(_percent(row[key], scale) for row in results.rows(name))[0], **style)
-            if key != "ece" and _draw_known_counts(axes, results, "nll" if key == "nll" else "ece", counts[-1]):
-                entries[PRINTED] = hollow(_INK)
-            format_log(axes.xaxis)
-        legend_below(figure, panels[0], entries)
-    return svg()
+def _draw_scores(axes: "Axes", marks: Mapping[str, Mark], known: Mapping[str, Mark]) -> None:
+    """Dots, with those of the paper, and a line where HMC is."""
+    axes.axvline(marks.get(HMC, (math.nan, 0.0))[0], color=method_colour(HMC), linewidth=0.8, zorder=1.5)
+    draw_printed(axes, known)
+    draw_dots(axes, marks)
+    if _are_wide([mean for mean, _ in marks.values()]):
+        axes.set_xscale("log")
+        format_log(axes.xaxis)
+    else:
+        axes.locator_params(axis="x", nbins=4)
 
 
-def _draw_known_counts(axes: "Axes", results: Results, key: str, last: int) -> bool:
-    """What the paper prints at its numbers of draws, and at the right for levels; whether there is anything."""
-    drawn = False
-    for name in results.names:
-        mean, _ = results.printed("few_vs_many_samples", name, key)
-        method, _, count = name.partition(" S=")
-        if math.isfinite(mean):
-            x = int(count) if method == HMC else last
-            axes.plot(x, mean, **hollow(method_colour(MAP if name == "MPA" else method)), zorder=3, clip_on=False)
-            drawn = True
-    return drawn
-
-
-def _flow_from_prior(results: Results) -> str:
-    """NLL from both starts, and the seconds of one flow alone, against its length."""
-    lengths = results.parts[0]["lengths"]
-    styles = dict(zip(STARTS, (line_style(MAP), line_style(results.flows[-1])), strict=True))
-    entries: dict[str, Mapping[str, Any]] = {**styles, "one flow alone": {"color": _INK, "marker": "o", "markersize": 4}}
-    with wide_figure(results.heading, 3.2) as (figure, svg):
-        left, right = figure.subplots(1, 2)
-        for name, style in styles.items():
-            draw_curve(left, lengths, [part["nll"][name] for part in results.parts], marker="o", markersize=4, **style)
-            known = results.printed_row("flow_from_prior_vs_from_laplace_cifar10_nll", name, dataset="cifar-10")
-            if known:
-                left.plot(lengths, known, **hollow(style["color"]), zorder=3)
-        draw_curve(right, lengths, [part["seconds"] for part in results.parts], **entries["one flow alone"])
-    return svg()
-
-
-def _marginals(results: Results) -> str:
-    return ""
+def _draw_distances(axes: "Axes", results: Results, known: Mapping[str, Mark]) -> None:
+    """MMD on a logarithmic axis, over the range that HMC has to itself; arrows for what lies below the axis."""
+    column = "mmd_paper" if results.is_paper else "mmd"
+    marks = results.marks(lambda row: row.get(column))
+    floor, _ = marks[HMC] if results.is_paper else average(part["judge"]["range"][1] for part in results.parts)
+    axes.set_xlabel("MMD to HMC, biased" if results.is_paper else "MMD to HMC")
+    shown = [mean for mean, _ in (*marks.values(), *known.values(), (floor, 0.0)) if mean > 0.0]
+    if not shown:
+        return
+    low = max(min(shown) / 2.0, floor / 10.0 if floor > 0.0 else 0.0)
+    axes.set(xscale="log", xlim=(low, 2.0 * max(shown)))
+    axes.axvspan(low, max(low, floor), color=BAND, linewidth=0, zorder=0.5)
+    draw_printed(axes, known)
+    draw_dots(axes, marks)
+    for row, (name, (mean, _)) in enumerate(marks.items()):
+        if mean < low:
+            axes.plot(low, row, marker="<", markersize=5.5, color=method_colour(name), clip_on=False)
+    format_log(axes.xaxis)
 
 
 def _correlation(results: Results) -> str:
-    return ""
+    """Distance to HMC against NLL: large the means of methods, small the seeds, hollow the paper's, and HMC's NLL as a line."""
+    distance, nll = (results.marks(lambda row, key=key: row[key]) for key in ("mmd", "nll"))  # type: ignore[misc]
+    entries: _Styles = {}
+    values: list[tuple[float, float]] = []
+    with wide_figure(results.heading, 3.9) as (figure, svg):
+        axes = figure.subplots()
+        for name, marker in zip(results.names, itertools.cycle(_MARKERS)):
+            look = {"color": method_colour(name), "marker": marker, "linestyle": "none"}
+            entries[LABELS.get(name, name)] = look | {"markersize": 7.0, "markeredgecolor": "white"}
+            seeds = [(row["mmd"], row["nll"]) for row in results.rows(name) if None not in row.values()]
+            for point in seeds:
+                axes.plot(*point, **look, markersize=3.0, alpha=0.55, zorder=2)
+            mean = distance[name][0], nll[name][0]
+            known = tuple(results.printed("calibration_last_layer", name, key)[0] for key in ("mmd", "nll"))
+            axes.plot(*mean, **entries[LABELS.get(name, name)], zorder=3)
+            axes.plot(*known, **hollow(look["color"]) | {"marker": marker, "markersize": 6.0}, zorder=2.5)
+            values += [*seeds, mean, known]
+        level = {"color": method_colour(HMC), "linewidth": 0.9}
+        axes.axhline(average(part["hmc_nll"] for part in results.parts)[0], **level)
+        _scale_both(axes, [point for point in values if all(map(math.isfinite, point))])
+        axes.set(xlabel="MMD to HMC, biased" if results.is_paper else "MMD to HMC", ylabel="NLL")
+        entries |= {"NLL of HMC": level, "a seed": {**_DOT, "markersize": 3.0}}
+        legend_outside(figure, entries | ({PRINTED: hollow(_INK)} if results.is_paper else {}), "right center", 1)
+    return svg()
 
 
-def _percent(value: float | None, scale: float = 100.0) -> float | None:
-    return None if value is None else scale * value
+def _scale_both(axes: "Axes", points: Sequence[tuple[float, float]]) -> None:
+    """MMD on a logarithmic axis, which is linear below the largest of negative ones; NLL on one where it must be."""
+    from matplotlib.ticker import FuncFormatter
+
+    distances, nll = zip(*points, strict=True) if points else ((), ())
+    if _are_wide(nll):
+        axes.set_yscale("log")
+        format_log(axes.yaxis)
+    if not distances or max(distances) <= 0.0:
+        return
+    if min(distances) > 0.0:
+        axes.set(xscale="log", xlim=(min(distances) / 1.6, 1.6 * max(distances)))
+        format_log(axes.xaxis)
+        return
+    threshold = 10.0 ** math.ceil(math.log10(max(-min(distances), 1e-3 * max(distances))))
+    axes.set_xscale("symlog", linthresh=threshold, linscale=0.5)
+    axes.set_xlim(-threshold, max(1.6 * max(distances), 2.0 * threshold))
+    decades = range(math.ceil(math.log10(max(distances) / threshold)) + 1)
+    axes.set_xticks(
+        [-threshold, 0.0, *(threshold * 10.0**k for k in decades if threshold * 10.0**k <= 1.6 * max(distances))]
+    )
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.minorticks_off()
 
 
-def _spread_axis(axes: "Axes") -> None:
-    """Logarithmic where values are far apart."""
+def _are_wide(values: Sequence[float]) -> bool:
+    """Whether they are too far apart for a linear axis."""
+    known = [value for value in values if math.isfinite(value)]
+    return bool(known) and max(known) > _WIDE * min(known) > 0.0

@@ -22,16 +22,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BAND",
+    "BESIDE",
     "PRINTED",
     "Mark",
     "Results",
     "average",
-    "draw_below",
     "draw_curve",
     "draw_dots",
+    "draw_printed",
     "format_log",
     "hollow",
-    "legend_below",
+    "legend_outside",
     "line_style",
     "method_colour",
     "method_panels",
@@ -42,6 +43,7 @@ Mark = tuple[float, float]
 """Mean and standard error; not a number where nothing is known."""
 
 BAND = "#dcdcdc"  # HMC's, where it is an area
+BESIDE = 0.27  # of a row, by which a second mark is below the first
 PRINTED = "printed in the paper"
 _GREY, _AMBER, _SKY, _GREEN, _PINK, _BLUE, _RED = _COLOURS
 _RIVAL = "#8c8c8c"
@@ -59,7 +61,6 @@ _BY_METHOD = {
     HMC: _GREY,
 }
 _WIDTH = 7.2  # inches: names of methods take a quarter of it
-_BESIDE = 0.27  # of a row, by which a second mark is below the first
 
 
 @dataclass(frozen=True)
@@ -110,28 +111,24 @@ class Results:
         """What the seeds that have it know about a method."""
         return method_rows(self.parts, name)
 
-    def marks(self, pick: Callable[[Any], float | None]) -> dict[str, Mark]:
+    def marks(self, pick: Callable[[Any], float | None], scale: float = 1.0) -> dict[str, Mark]:
         """Of every method, over seeds, what is picked from its rows."""
-        return {name: average(map(pick, self.rows(name))) for name in self.names}
+        return {name: average(map(pick, self.rows(name)), scale) for name in self.names}
 
-    def printed(self, table: str, *keys: str, scale: float = 1.0) -> Mark:
+    def printed(self, table: str, *keys: str) -> Mark:
         """A number of the paper for this data set."""
         value = printed(table, BENCHMARKS[self.config["dataset"]].title, *keys) if self.is_paper else None
-        if not isinstance(value, Printed):
-            return math.nan, 0.0
-        return scale * value.mean, scale * (value.stderr or 0.0)
+        return (value.mean, value.stderr or 0.0) if isinstance(value, Printed) else (math.nan, 0.0)
 
-    def printed_row(self, *keys: str, dataset: str | None = None) -> list[float]:
-        """A row of numbers of the paper; empty where it has none, or none for this data set."""
-        if not self.is_paper or dataset not in (None, self.config["dataset"]):
-            return []
-        values = printed(*keys)
+    def printed_row(self, table: str, key: str) -> list[float]:
+        """A row of a table of the paper; empty where it has none."""
+        values = printed(table, key) if self.is_paper else None
         return values if isinstance(values, list) else []
 
 
-def average(values: Iterable[float | None]) -> Mark:
+def average(values: Iterable[float | None], scale: float = 1.0) -> Mark:
     """Over the values that are known."""
-    known = [value for value in values if value is not None and math.isfinite(value)]
+    known = [scale * value for value in values if value is not None and math.isfinite(value)]
     if not known:
         return math.nan, 0.0
     return statistics.fmean(known), statistics.stdev(known) / math.sqrt(len(known)) if len(known) > 1 else 0.0
@@ -178,29 +175,26 @@ def method_panels(figure: "Figure", names: Sequence[str], count: int) -> list["A
     return panels
 
 
-def draw_dots(axes: "Axes", marks: Mapping[str, Mark], *, below: bool = False, **style: Any) -> None:
-    """A dot with its standard error in each method's row; the paper's are hollow."""
+def draw_dots(axes: "Axes", marks: Mapping[str, Mark], *, beside: float = 0.0, **style: Any) -> None:
+    """A dot with its standard error in each method's row."""
     for row, (name, (mean, error)) in enumerate(marks.items()):
-        colour = method_colour(name)
-        look: dict[str, Any] = {"color": colour, "marker": "o", "markersize": 5.0, "linestyle": "none"} | style
-        if style.get("label") == PRINTED:
-            look = hollow(colour)
+        look: dict[str, Any] = {"color": method_colour(name), "marker": "o", "markersize": 5.0, "zorder": 3} | style
         if math.isfinite(mean):
-            axes.errorbar(
-                mean, row + _BESIDE * below, xerr=error or None, elinewidth=0.9, zorder=3, **look | {"label": None}
-            )
+            axes.errorbar(mean, row + beside, xerr=error or None, elinewidth=0.9, linestyle="none", **look)
 
 
-def draw_below(axes: "Axes", marks: Mapping[str, Mark], low: float) -> None:
-    """Arrows to the left for what a logarithmic axis from `low` on cannot show."""
-    for row, (name, (mean, _)) in enumerate(marks.items()):
-        if mean < low:
-            axes.plot(low, row, marker="<", markersize=5.5, color=method_colour(name), clip_on=False, zorder=3)
+def draw_printed(axes: "Axes", marks: Mapping[str, Mark]) -> None:
+    """Hollow marks, a little below those that are ours."""
+    for row, (name, (mean, error)) in enumerate(marks.items()):
+        if math.isfinite(mean):
+            axes.errorbar(mean, row + BESIDE, xerr=error or None, elinewidth=0.7, zorder=2.5, **hollow(method_colour(name)))
 
 
-def draw_curve(axes: "Axes", x: Sequence[float], curves: Sequence[Sequence[float | None]], **style: Any) -> None:
+def draw_curve(
+    axes: "Axes", x: Sequence[float], curves: Sequence[Sequence[float | None]], scale: float = 1.0, **style: Any
+) -> None:
     """Mean over seeds, with a band of one standard error to both sides."""
-    marks = [average(values) for values in zip(*curves, strict=True)]
+    marks = [average(values, scale) for values in zip(*curves, strict=True)]
     low, high = ([mean + side * error for mean, error in marks] for side in (-1.0, 1.0))
     axes.fill_between(x, low, high, color=style["color"], alpha=0.2, linewidth=0, zorder=1.2)
     axes.plot(x, [mean for mean, _ in marks], **style)
@@ -217,12 +211,15 @@ def format_log(axis: "Axis") -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def legend_below(figure: "Figure", axes: "Axes", entries: Mapping[str, Mapping[str, Any]], *, ncols: int = 4) -> None:
-    """A legend under all panels: the style of each entry by its label."""
+def legend_outside(
+    figure: "Figure", entries: Mapping[str, Mapping[str, Any]], place: str = "lower center", ncols: int = 4
+) -> None:
+    """A legend beside all panels: the style of each entry by its label."""
+    from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    handles = [
-        Patch(label=label, **style) if "facecolor" in style else axes.plot([], [], label=label, **style)[0]
+    handles: list[Any] = [
+        Patch(label=label, **style) if "facecolor" in style else Line2D([], [], label=label, **style)
         for label, style in entries.items()
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=ncols, handlelength=1.8, columnspacing=1.4)
+    figure.legend(handles=handles, loc=f"outside {place}", ncols=ncols, handlelength=1.8, columnspacing=1.4)
