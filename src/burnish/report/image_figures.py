@@ -41,7 +41,7 @@ _SCORES: _Styles = {  # beside the largest probability
     "entropy": {"marker": "|", "markersize": 6.0, "markeredgewidth": 1.1},
     "mutual information": {"marker": "x", "markersize": 3.6, "markeredgewidth": 1.0},
 }
-_MARKERS = "osD^vP*Xp<>"
+_MARKERS = "osD^v<>phX"
 _WIDE = 4.0  # largest over smallest, beyond which an axis is logarithmic
 
 
@@ -77,7 +77,9 @@ def _image_calibration(results: Results) -> str:
         if results.is_paper:
             marks = results.marks(lambda row: row["few"]["paper_ece"], 100.0)
             draw_dots(ece, marks, beside=BESIDE, **_SQUARE)
-            entries |= {"by the paper's ECE": {**_DOT, **_SQUARE}, PRINTED: hollow(_INK)}
+            entries["by the paper's ECE"] = {**_DOT, **_SQUARE}
+        if results.is_comparable:
+            entries[PRINTED] = hollow(_INK)
         legend_outside(figure, entries | {"HMC against HMC": {"facecolor": BAND}})
     return svg()
 
@@ -143,7 +145,7 @@ def _draw_distances(axes: "Axes", results: Results, known: Mapping[str, Mark]) -
 
 
 def _correlation(results: Results) -> str:
-    """Distance to HMC against NLL: large the means of methods, small the seeds, hollow the paper's, and HMC's NLL as a line."""
+    """Distance to HMC against NLL: large the means over seeds, small the seeds, hollow what the paper prints."""
     distance, nll = (results.marks(lambda row, key=key: row[key]) for key in ("mmd", "nll"))  # type: ignore[misc]
     entries: _Styles = {}
     values: list[tuple[float, float]] = []
@@ -151,7 +153,7 @@ def _correlation(results: Results) -> str:
         axes = figure.subplots()
         for name, marker in zip(results.names, itertools.cycle(_MARKERS)):
             look = {"color": method_colour(name), "marker": marker, "linestyle": "none"}
-            entries[LABELS.get(name, name)] = look | {"markersize": 7.0, "markeredgecolor": "white"}
+            entries[LABELS.get(name, name)] = look | {"markersize": 7.5, "markeredgecolor": "white", "markeredgewidth": 0.5}
             seeds = [(row["mmd"], row["nll"]) for row in results.rows(name) if None not in row.values()]
             for point in seeds:
                 axes.plot(*point, **look, markersize=3.0, alpha=0.55, zorder=2)
@@ -165,7 +167,7 @@ def _correlation(results: Results) -> str:
         _scale_both(axes, [point for point in values if all(map(math.isfinite, point))])
         axes.set(xlabel="MMD to HMC, biased" if results.is_paper else "MMD to HMC", ylabel="NLL")
         entries |= {"NLL of HMC": level, "a seed": {**_DOT, "markersize": 3.0}}
-        legend_outside(figure, entries | ({PRINTED: hollow(_INK)} if results.is_paper else {}), "right center", 1)
+        legend_outside(figure, entries | ({PRINTED: hollow(_INK)} if results.is_comparable else {}), "right center", 1)
     return svg()
 
 

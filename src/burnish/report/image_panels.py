@@ -96,8 +96,13 @@ class Results:
 
     @property
     def is_paper(self) -> bool:
-        """Whether the protocol is the paper's, so that its numbers may stand beside ours."""
+        """Whether the protocol is the paper's."""
         return bool(self.config["protocol"] == "paper")
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether what the paper prints is about the same: its protocol, on its images."""
+        return self.is_paper and not self.config["made_images"]
 
     @property
     def heading(self) -> str:
@@ -117,12 +122,12 @@ class Results:
 
     def printed(self, table: str, *keys: str) -> Mark:
         """A number of the paper for this data set."""
-        value = printed(table, BENCHMARKS[self.config["dataset"]].title, *keys) if self.is_paper else None
+        value = printed(table, BENCHMARKS[self.config["dataset"]].title, *keys) if self.is_comparable else None
         return (value.mean, value.stderr or 0.0) if isinstance(value, Printed) else (math.nan, 0.0)
 
     def printed_row(self, table: str, key: str) -> list[float]:
         """A row of a table of the paper; empty where it has none."""
-        values = printed(table, key) if self.is_paper else None
+        values = printed(table, key) if self.is_comparable else None
         return values if isinstance(values, list) else []
 
 
@@ -201,12 +206,12 @@ def draw_curve(
 
 
 def format_log(axis: "Axis") -> None:
-    """Few plain numbers beside a logarithmic axis; between powers of ten only where there are hardly any."""
+    """Few plain numbers beside a logarithmic axis; between powers of ten only where there are few of those."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     low, high = axis.get_view_interval()
-    narrow = 0 < low < high < 40 * low
-    axis.set_major_locator(LogLocator(base=10.0, subs=(1.0, 2.0, 5.0) if narrow else (1.0,), numticks=6))
+    between = (1.0, 2.0, 5.0) if high < 15.0 * low else (1.0, 3.0) if high < 200.0 * low else (1.0,)
+    axis.set_major_locator(LogLocator(base=10.0, subs=between, numticks=6))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}" if value < 1000 else f"{value / 1000:g}k"))
     axis.set_minor_formatter(NullFormatter())
 
