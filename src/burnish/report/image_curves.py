@@ -30,6 +30,8 @@ __all__ = ["draw_few_vs_many", "draw_flow_from_prior", "draw_marginals", "draw_s
 
 _Styles = dict[str, Mapping[str, Any]]
 _DOTS: Mapping[str, Any] = {"marker": "o", "markersize": 4.0}
+_PRINTED_NLL = "flow_from_prior_vs_from_laplace_cifar10_nll"
+_PRINTED_SECONDS = "refinement_seconds_rtx2080ti_20_epochs"
 _VISIBLE = 0.01  # of a density's largest value, below which it needs no room
 
 
@@ -73,47 +75,54 @@ def draw_few_vs_many(results: Results) -> str:
                 draw_curve(axes, counts, curves, scale, **line_style(name))
             for name, style in levels.items():
                 axes.axhline(average((row[key] for row in results.rows(name)), scale)[0], **style)
-            if key != "ece" and _draw_printed_counts(axes, results, key.removeprefix("paper_"), counts[-1]):
+            if key != "ece" and _draw_printed_counts(axes, results, key.removeprefix("paper_")):
                 entries[PRINTED] = hollow(_INK)
             format_log(axes.xaxis)
         legend_outside(figure, entries)
     return svg()
 
 
-def _draw_printed_counts(axes: "Axes", results: Results, key: str, last: int) -> bool:
-    """What the paper prints: HMC's at its numbers of draws, levels at the right; whether there is anything."""
+def _draw_printed_counts(axes: "Axes", results: Results, key: str) -> bool:
+    """What the paper prints: HMC's at its numbers of draws, levels at the right edge; whether there is anything."""
     known = {name: results.printed("few_vs_many_samples", name, key)[0] for name in results.names}
     for name, mean in known.items():
         method, _, count = name.partition(" S=")
-        x = int(count) if method == HMC else last
-        axes.plot(x, mean, **hollow(method_colour(MAP if name == "MPA" else method)), zorder=3, clip_on=False)
+        place = (int(count), axes.transData) if method == HMC else (1.0, axes.get_yaxis_transform())
+        look = hollow(method_colour(MAP if name == "MPA" else method))
+        axes.plot(place[0], mean, transform=place[1], **look, zorder=3, clip_on=False)
     return any(map(math.isfinite, known.values()))
 
 
 def draw_flow_from_prior(results: Results) -> str:
     """NLL from both starts, and the seconds of one flow alone, against its length."""
-    lengths, parts = results.parts[0]["lengths"], results.parts
-    own = "flow_from_prior_vs_from_laplace_cifar10_nll" if results.config["dataset"] == "cifar-10" else None
-    clock, title = "refinement_seconds_rtx2080ti_20_epochs", BENCHMARKS[results.config["dataset"]].title
-    styles: _Styles = {
-        name: {**line_style(as_), **_DOTS} for name, as_ in zip(STARTS, (MAP, results.flows[-1]), strict=True)
-    }
-    alone = {"color": _INK, **_DOTS}
+    parts, dataset = results.parts, results.config["dataset"]
+    lengths, colours = parts[0]["lengths"], (method_colour(MAP), method_colour(results.flows[-1]))
+    entries: _Styles = {name: {"color": colour, **_DOTS} for name, colour in zip(STARTS, colours, strict=True)}
     with wide_figure(results.heading, 3.3) as (figure, svg):
         left, right = figure.subplots(1, 2)
-        for name, style in styles.items():
+        for name, style in entries.items():
             draw_curve(left, lengths, [part["nll"][name] for part in parts], **style)
-            known = results.printed_row(own, name) if own else []
-            left.plot(lengths[: len(known)], known, **hollow(style["color"]), zorder=3)
-        draw_curve(right, lengths, [part["seconds"] for part in parts], **alone)
-        known = results.printed_row(clock, title)
-        right.plot(lengths[: len(known)], known, **hollow(_INK), zorder=3)
-        left.set(yscale="log", xlabel="layers of the flow", ylabel="NLL", xticks=lengths)
+            if dataset == "cifar-10":
+                _draw_printed_lengths(left, results, _PRINTED_NLL, name, style["color"])
+        draw_curve(right, lengths, [part["seconds"] for part in parts], color=_INK, **_DOTS)
+        if _draw_printed_lengths(right, results, _PRINTED_SECONDS, BENCHMARKS[dataset].title, _INK):
+            entries[f"{PRINTED} (time: RTX 2080 Ti)"] = hollow(_INK)
+        for axes, label in ((left, "NLL"), (right, "seconds of one flow")):
+            axes.set(xlabel="layers of the flow", ylabel=label, xticks=lengths)
+        left.set_yscale("log")
         format_log(left.yaxis)
-        right.set(xlabel="layers of the flow", ylabel="seconds of one flow", xticks=lengths, ylim=(0, None))
-        entries = styles | ({f"{PRINTED} (time: RTX 2080 Ti)": hollow(_INK)} if known else {})
+        right.set_ylim(0, None)
         legend_outside(figure, entries)
     return svg()
+
+
+def _draw_printed_lengths(axes: "Axes", results: Results, table: str, key: str, colour: str) -> bool:
+    """What the paper prints, around ours where they are the same; whether there is anything."""
+    known = results.printed_row(table, key)
+    if known:
+        look = hollow(colour) | {"markersize": 7.0, "markerfacecolor": "none"}
+        axes.plot(results.printed_row(table, "flow_length"), known, **look, zorder=3)
+    return bool(known)
 
 
 def draw_marginals(results: Results) -> str:
@@ -123,7 +132,7 @@ def draw_marginals(results: Results) -> str:
     names = [name for name in chosen if name in part["rows"]]
     rows = math.ceil(len(part["weights"]) / 3)
     entries: _Styles = {"HMC": {"facecolor": BAND}} | {LABELS.get(name, name): line_style(name) for name in names}
-    with wide_figure(results.heading, 0.9 + 1.5 * rows) as (figure, svg):
+    with wide_figure(f"{results.subject}, seed {next(iter(results.record['seeds']))}", 0.9 + 1.5 * rows) as (figure, svg):
         panels = figure.subplots(rows, 3, squeeze=False).flatten()
         for axes, weight in zip(panels, part["weights"], strict=False):
             _draw_weight(axes, weight, names)

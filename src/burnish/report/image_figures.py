@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from burnish._checks import check_choice
@@ -42,7 +43,7 @@ _SCORES: _Styles = {  # beside the largest probability
     "mutual information": {"marker": "x", "markersize": 3.6, "markeredgewidth": 1.0},
 }
 _MARKERS = "osD^v<>phX"
-_WIDE = 4.0  # largest over smallest, beyond which an axis is logarithmic
+_WIDE = 8.0  # largest over smallest, beyond which an axis is logarithmic
 
 
 def draw_image_study(record: Mapping[str, Any]) -> str:
@@ -62,10 +63,7 @@ def draw_image_study(record: Mapping[str, Any]) -> str:
 
 def _image_calibration(results: Results) -> str:
     """NLL, distance to HMC and calibration error of every method."""
-    known = {
-        key: {name: results.printed("calibration_last_layer", name, key) for name in results.names}
-        for key in ("nll", "mmd", "ece")
-    }
+    known = {key: _printed(results, key) for key in ("nll", "mmd", "ece")}
     entries: _Styles = {"mean ± standard error": _DOT}
     with wide_figure(results.heading, _height(results)) as (figure, svg):
         nll, distance, ece = method_panels(figure, results.names, 3)
@@ -82,6 +80,10 @@ def _image_calibration(results: Results) -> str:
             entries[PRINTED] = hollow(_INK)
         legend_outside(figure, entries | {"HMC against HMC": {"facecolor": BAND}})
     return svg()
+
+
+def _printed(results: Results, key: str) -> dict[str, Mark]:
+    return {name: results.printed("calibration_last_layer", name, key) for name in results.names}
 
 
 def _ood(results: Results) -> str:
@@ -114,7 +116,7 @@ def _height(results: Results) -> float:
 
 def _draw_scores(axes: "Axes", marks: Mapping[str, Mark], known: Mapping[str, Mark]) -> None:
     """Dots, with those of the paper, and a line where HMC is."""
-    axes.axvline(marks.get(HMC, (math.nan, 0.0))[0], color=method_colour(HMC), linewidth=0.8, zorder=1.5)
+    axes.axvline(marks[HMC][0], color=method_colour(HMC), linewidth=0.8, zorder=1.5)
     draw_printed(axes, known)
     draw_dots(axes, marks)
     if _are_wide([mean for mean, _ in marks.values()]):
@@ -146,28 +148,30 @@ def _draw_distances(axes: "Axes", results: Results, known: Mapping[str, Mark]) -
 
 def _correlation(results: Results) -> str:
     """Distance to HMC against NLL: large the means over seeds, small the seeds, hollow what the paper prints."""
-    distance, nll = (results.marks(lambda row, key=key: row[key]) for key in ("mmd", "nll"))  # type: ignore[misc]
+    own = [results.marks(itemgetter(key)) for key in ("mmd", "nll")]
+    known = [_printed(results, key) for key in ("mmd", "nll")]
     entries: _Styles = {}
-    values: list[tuple[float, float]] = []
+    points: list[Mark] = []
+    level: dict[str, Any] = {"color": method_colour(HMC), "linewidth": 0.9}
     with wide_figure(results.heading, 3.9) as (figure, svg):
         axes = figure.subplots()
-        for name, marker in zip(results.names, itertools.cycle(_MARKERS)):
-            look = {"color": method_colour(name), "marker": marker, "linestyle": "none"}
+        for name, marker in zip(results.names, itertools.cycle(_MARKERS), strict=False):
+            look: dict[str, Any] = {"color": method_colour(name), "marker": marker, "linestyle": "none"}
             entries[LABELS.get(name, name)] = look | {"markersize": 7.5, "markeredgecolor": "white", "markeredgewidth": 0.5}
             seeds = [(row["mmd"], row["nll"]) for row in results.rows(name) if None not in row.values()]
             for point in seeds:
                 axes.plot(*point, **look, markersize=3.0, alpha=0.55, zorder=2)
-            mean = distance[name][0], nll[name][0]
-            known = tuple(results.printed("calibration_last_layer", name, key)[0] for key in ("mmd", "nll"))
-            axes.plot(*mean, **entries[LABELS.get(name, name)], zorder=3)
-            axes.plot(*known, **hollow(look["color"]) | {"marker": marker, "markersize": 6.0}, zorder=2.5)
-            values += [*seeds, mean, known]
-        level = {"color": method_colour(HMC), "linewidth": 0.9}
+            (x, y), (known_x, known_y) = ([marks[name][0] for marks in both] for both in (own, known))
+            axes.plot(x, y, **entries[LABELS.get(name, name)], zorder=3)
+            axes.plot(known_x, known_y, **hollow(look["color"]) | {"marker": marker, "markersize": 6.0}, zorder=2.5)
+            points += [*seeds, (x, y), (known_x, known_y)]
         axes.axhline(average(part["hmc_nll"] for part in results.parts)[0], **level)
-        _scale_both(axes, [point for point in values if all(map(math.isfinite, point))])
+        _scale_both(axes, [point for point in points if all(map(math.isfinite, point))])
         axes.set(xlabel="MMD to HMC, biased" if results.is_paper else "MMD to HMC", ylabel="NLL")
         entries |= {"NLL of HMC": level, "a seed": {**_DOT, "markersize": 3.0}}
-        legend_outside(figure, entries | ({PRINTED: hollow(_INK)} if results.is_comparable else {}), "right center", 1)
+        legend_outside(
+            figure, entries | ({PRINTED: hollow(_INK)} if results.is_comparable else {}), "outside right center", 1
+        )
     return svg()
 
 
@@ -185,13 +189,12 @@ def _scale_both(axes: "Axes", points: Sequence[tuple[float, float]]) -> None:
         axes.set(xscale="log", xlim=(min(distances) / 1.6, 1.6 * max(distances)))
         format_log(axes.xaxis)
         return
-    threshold = 10.0 ** math.ceil(math.log10(max(-min(distances), 1e-3 * max(distances))))
-    axes.set_xscale("symlog", linthresh=threshold, linscale=0.5)
-    axes.set_xlim(-threshold, max(1.6 * max(distances), 2.0 * threshold))
-    decades = range(math.ceil(math.log10(max(distances) / threshold)) + 1)
-    axes.set_xticks(
-        [-threshold, 0.0, *(threshold * 10.0**k for k in decades if threshold * 10.0**k <= 1.6 * max(distances))]
-    )
+    low, high = 1.6 * min(distances), 1.6 * max(distances)
+    threshold = 10.0 ** math.ceil(math.log10(max(-low, 1e-4 * high)))
+    axes.set_xscale("symlog", linthresh=threshold, linscale=0.4)
+    axes.set_xlim(min(low, -0.2 * threshold), max(high, threshold))
+    powers = (threshold * 10.0**k for k in range(5))
+    axes.set_xticks([0.0, *(power for power in powers if power <= high)])
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.minorticks_off()
 

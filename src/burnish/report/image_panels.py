@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from burnish.report.plots import _COLOURS, _figure
 from burnish.studies.data import DATASETS
@@ -105,12 +105,17 @@ class Results:
         return self.is_paper and not self.config["made_images"]
 
     @property
+    def subject(self) -> str:
+        """Data and protocol."""
+        data = DATASETS[self.config["dataset"]].title + (" (made images)" if self.config["made_images"] else "")
+        protocol = "the paper's protocol" if self.is_paper else "our protocol"
+        return f"{data}, {protocol}"
+
+    @property
     def heading(self) -> str:
         """Data, protocol and number of seeds."""
-        data = DATASETS[self.config["dataset"]].title + (" (made images)" if self.config["made_images"] else "")
         count = len(self.record["seeds"])
-        protocol = "the paper's protocol" if self.is_paper else "our protocol"
-        return f"{data}, {protocol}, {count} seed{'s' if count > 1 else ''}"
+        return f"{self.subject}, {count} seed{'s' if count > 1 else ''}"
 
     def rows(self, name: str) -> list[Any]:
         """What the seeds that have it know about a method."""
@@ -211,13 +216,16 @@ def format_log(axis: "Axis") -> None:
 
     low, high = axis.get_view_interval()
     between = (1.0, 2.0, 5.0) if high < 15.0 * low else (1.0, 3.0) if high < 200.0 * low else (1.0,)
-    axis.set_major_locator(LogLocator(base=10.0, subs=between, numticks=6))
+    axis.set_major_locator(LogLocator(base=10.0, subs=between, numticks=4))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}" if value < 1000 else f"{value / 1000:g}k"))
     axis.set_minor_formatter(NullFormatter())
 
 
 def legend_outside(
-    figure: "Figure", entries: Mapping[str, Mapping[str, Any]], place: str = "lower center", ncols: int = 4
+    figure: "Figure",
+    entries: Mapping[str, Mapping[str, Any]],
+    place: Literal["outside lower center", "outside right center"] = "outside lower center",
+    ncols: int = 4,
 ) -> None:
     """A legend beside all panels: the style of each entry by its label."""
     from matplotlib.lines import Line2D
@@ -227,4 +235,4 @@ def legend_outside(
         Patch(label=label, **style) if "facecolor" in style else Line2D([], [], label=label, **style)
         for label, style in entries.items()
     ]
-    figure.legend(handles=handles, loc=f"outside {place}", ncols=ncols, handlelength=1.8, columnspacing=1.4)
+    figure.legend(handles=handles, loc=place, ncols=ncols, handlelength=1.8, columnspacing=1.4)

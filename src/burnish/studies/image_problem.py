@@ -42,7 +42,8 @@ class ImageSettings:
     """Of each posterior: the paper's."""
     few: int = 20
     """Draws behind a prediction."""
-    num_chains: int = 240
+    num_chains: int = 1200
+    """Of HMC: twice the draws, so that each comes from a chain of its own, and no two of them are correlated."""
     num_superchains: int = 16
     max_seconds: float | None = None
     """Of HMC."""
@@ -63,7 +64,7 @@ class ImageSettings:
         return cls(
             num_draws=48,
             few=8,
-            num_chains=32,
+            num_chains=96,
             num_superchains=4,
             lengths=(1, 5),
             flow_epochs=3,
