@@ -10,6 +10,8 @@ from burnish.cli.folders import make_folder
 
 __all__ = ["study"]
 
+_MAX_DIGITS, _MAX_SEEDS = 18, 1000  # of a seed, and in a range of them
+
 
 def study(
     name: Annotated[str, typer.Argument(help="One of the studies above.")],
@@ -64,8 +66,8 @@ def study(
         _refuse(f"`NAME` must be one of {', '.join(STUDIES | IMAGE_STUDIES)}, got {name!r}. Pass one of them.")
     image_options: dict[str, Any] = {
         "dataset": dataset,
-        "seeds": None if seeds is None else _read_seeds(seeds),
-        "baseline_seeds": None if baselines is None else [] if baselines == "none" else _read_seeds(baselines),
+        "seeds": _read_seeds("--seeds", seeds),
+        "baseline_seeds": [] if baselines == "none" else _read_seeds("--baselines", baselines),
         "protocol": protocol,
         "device": device,
         "data": data,
@@ -78,11 +80,11 @@ def study(
             option = "baselines" if option == "baseline_seeds" else option
             which = "image studies" if "seed" not in options else "studies without images"
             _refuse(f"`--{option}` must be left out for {name}, got {value}: it is an option of {which}. Leave it out.")
-    make_folder(out)
     if name in IMAGE_STUDIES:
         given = {option: value for option, value in image_options.items() if value is not None}
         _run_image_study(name, {"work": out / "work", **given}, out, as_json)
     else:
+        make_folder(out)
         _run_study(name, seed or 0, out, as_json)
 
 
@@ -97,13 +99,19 @@ def _run_study(name: str, seed: int, out: Path, as_json: bool) -> None:
 def _run_image_study(name: str, options: dict[str, Any], out: Path, as_json: bool) -> None:
     from burnish.errors import FitError
     from burnish.report.image_figures import draw_image_study
-    from burnish.studies.image_studies import IMAGE_STUDIES, record_image_study
+    from burnish.studies.image_studies import IMAGE_STUDIES, check_options, record_image_study
     from burnish.studies.records import summarise
 
     try:
+        check_options(name, **{key: value for key, value in options.items() if key not in ("data", "work")})
+    except (ValueError, TypeError) as error:
+        _refuse(str(error))
+    make_folder(out)
+    make_folder(options["work"], "--work")
+    try:
         record = record_image_study(name, progress=True, **options)
     except (ValueError, TypeError, OSError, MemoryError, FitError, ModuleNotFoundError) as error:
-        _refuse(str(error.strerror if isinstance(error, OSError) and error.strerror else error), code=1)
+        _refuse(_reason(error), code=1)
     for seed, reason in record["failures"].items():
         typer.echo(f"Seed {seed} failed: {reason}", err=True)
     if not record["seeds"]:
@@ -129,8 +137,11 @@ def _leave(
     from burnish.studies.records import record_text
 
     text = record_text(record)
-    replace_file(place.with_name(f"{place.name}.json"), f"{text}\n".encode())
-    replace_file(place.with_name(f"{place.name}.svg"), f"{figure}\n".encode())
+    try:
+        replace_file(place.with_name(f"{place.name}.json"), f"{text}\n".encode())
+        replace_file(place.with_name(f"{place.name}.svg"), f"{figure}\n".encode())
+    except OSError as error:
+        _refuse(_reason(error), code=1)
     if as_json:
         typer.echo(text)
         return
@@ -143,14 +154,25 @@ def _refuse(message: str, code: int = 2) -> None:
     raise typer.Exit(code)
 
 
-def _read_seeds(text: str) -> list[int]:
+def _reason(error: Exception) -> str:
+    """What went wrong, in one line; errors of ours about files say it all in what the system says of others."""
+    if isinstance(error, OSError) and error.strerror and error.filename is None:
+        return error.strerror
+    return str(error) or type(error).__name__
+
+
+def _read_seeds(option: str, text: str | None) -> list[int] | None:
     """From 0,1,2 or 0-4, or both."""
+    if text is None:
+        return None
     found: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()):
-            _refuse(f"`--seeds` must be numbers such as 0,1,2 or 0-4, got {text!r}. Pass some.")
-        found += range(int(first), int(last or first) + 1)
+        ends = first, last if dash else first
+        known = all(end.isdecimal() and len(end) <= _MAX_DIGITS for end in ends)
+        if not known or not 0 <= int(ends[1]) - int(ends[0]) < _MAX_SEEDS:
+            _refuse(f"`{option}` must be numbers such as 0,1,2 or 0-4, got {text!r}. Pass some.")
+        found += range(int(ends[0]), int(ends[1]) + 1)
     return found
 
 

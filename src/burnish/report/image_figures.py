@@ -1,6 +1,5 @@
 """Figures of the image studies, each drawn from its record alone, in the style of the other figures."""
 
-import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
@@ -38,6 +37,7 @@ __all__ = ["draw_image_study"]
 _Styles = dict[str, Mapping[str, Any]]
 _DOT: Mapping[str, Any] = {"color": _INK, "marker": "o", "markersize": 5.0, "linestyle": "none"}
 _SQUARE: Mapping[str, Any] = {"marker": "s", "markersize": 3.2}
+_ARROW: Mapping[str, Any] = {"marker": "<", "markersize": 5.5, "clip_on": False}
 _SCORES: _Styles = {  # beside the largest probability
     "entropy": {"marker": "|", "markersize": 6.0, "markeredgewidth": 1.1},
     "mutual information": {"marker": "x", "markersize": 3.6, "markeredgewidth": 1.0},
@@ -69,7 +69,7 @@ def _image_calibration(results: Results) -> str:
         nll, distance, ece = method_panels(figure, results.names, 3)
         _draw_scores(nll, results.marks(lambda row: row["few"]["nll"]), known["nll"])
         nll.set_xlabel(f"NLL by {results.config['few']} draws")
-        _draw_distances(distance, results, known["mmd"])
+        is_cut = _draw_distances(distance, results, known["mmd"])
         _draw_scores(ece, results.marks(lambda row: row["few"]["ece"], 100.0), known["ece"])
         ece.set_xlabel("ECE, %")
         if results.is_paper:
@@ -78,7 +78,8 @@ def _image_calibration(results: Results) -> str:
             entries["by the paper's ECE"] = {**_DOT, **_SQUARE}
         if results.is_comparable:
             entries[PRINTED] = hollow(_INK)
-        legend_outside(figure, entries | {"HMC against HMC": {"facecolor": BAND}})
+        entries["HMC against HMC"] = {"facecolor": BAND}
+        legend_outside(figure, entries | ({"below the axis": {**_DOT, **_ARROW}} if is_cut else {}), ncols=5)
     return svg()
 
 
@@ -126,24 +127,23 @@ def _draw_scores(axes: "Axes", marks: Mapping[str, Mark], known: Mapping[str, Ma
         axes.locator_params(axis="x", nbins=4)
 
 
-def _draw_distances(axes: "Axes", results: Results, known: Mapping[str, Mark]) -> None:
-    """MMD on a logarithmic axis, over the range that HMC has to itself; arrows for what lies below the axis."""
+def _draw_distances(axes: "Axes", results: Results, known: Mapping[str, Mark]) -> bool:
+    """MMD on a logarithmic axis, over the range that HMC has to itself; whether arrows stand for what lies below it."""
     column = "mmd_paper" if results.is_paper else "mmd"
     marks = results.marks(lambda row: row.get(column))
     floor, _ = marks[HMC] if results.is_paper else average(part["judge"]["range"][1] for part in results.parts)
     axes.set_xlabel("MMD to HMC, biased" if results.is_paper else "MMD to HMC")
     shown = [mean for mean, _ in (*marks.values(), *known.values(), (floor, 0.0)) if mean > 0.0]
     if not shown:
-        return
+        return False
     low = max(min(shown) / 2.0, floor / 10.0 if floor > 0.0 else 0.0)
     axes.set(xscale="log", xlim=(low, 2.0 * max(shown)))
     axes.axvspan(low, max(low, floor), color=BAND, linewidth=0, zorder=0.5)
     draw_printed(axes, known)
     draw_dots(axes, marks)
-    for row, (name, (mean, _)) in enumerate(marks.items()):
-        if mean < low:
-            axes.plot(low, row, marker="<", markersize=5.5, color=method_colour(name), clip_on=False)
+    draw_dots(axes, {name: (low if mean < low else math.nan, 0.0) for name, (mean, _) in marks.items()}, **_ARROW)
     format_log(axes.xaxis)
+    return any(mean < low for mean, _ in marks.values())
 
 
 def _correlation(results: Results) -> str:
@@ -155,9 +155,16 @@ def _correlation(results: Results) -> str:
     level: dict[str, Any] = {"color": method_colour(HMC), "linewidth": 0.9}
     with wide_figure(results.heading, 3.9) as (figure, svg):
         axes = figure.subplots()
-        for name, marker in zip(results.names, itertools.cycle(_MARKERS), strict=False):
+        for number, name in enumerate(results.names):
+            marker = _MARKERS[number % len(_MARKERS)]
             look: dict[str, Any] = {"color": method_colour(name), "marker": marker, "linestyle": "none"}
-            entries[LABELS.get(name, name)] = look | {"markersize": 7.5, "markeredgecolor": "white", "markeredgewidth": 0.5}
+            # large ones below small ones: where methods coincide, all of them remain visible
+            size = {
+                "markersize": 9.5 - 4.0 * number / len(results.names),
+                "markeredgecolor": "white",
+                "markeredgewidth": 0.5,
+            }
+            entries[LABELS.get(name, name)] = look | size
             seeds = [(row["mmd"], row["nll"]) for row in results.rows(name) if None not in row.values()]
             for point in seeds:
                 axes.plot(*point, **look, markersize=3.0, alpha=0.55, zorder=2)

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -17,6 +17,7 @@ from burnish.studies.image_methods import LayerMethods
 from burnish.studies.image_posteriors import fit_paper_base
 from burnish.studies.paper_flows import fit_paper_flows
 from burnish.studies.printed import printed
+from burnish.studies.protocols import BENCHMARKS
 from burnish.studies.summaries import spread
 from burnish.target import Target
 
@@ -59,21 +60,29 @@ def run_seed(methods: LayerMethods) -> dict[str, Any]:
 
 
 def summary(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Header and rows: NLL and seconds by length, with the paper's for CIFAR-10."""
+    """Header and rows: NLL and seconds by length; under the paper's protocol with what it prints."""
     parts = list(record["seeds"].values())
+    dataset, paper = record["config"]["dataset"], record["config"]["protocol"] == "paper"
     table = "flow_from_prior_vs_from_laplace_cifar10_nll"
     rows = []
     for name in STARTS:
         by_length = zip(*(part["nll"][name] for part in parts), strict=True)
         rows.append([f"NLL, {name}", *(spread(values, 4) for values in by_length)])
         known = printed(table, name)
-        if record["config"]["dataset"] == "cifar-10" and isinstance(known, list):
+        if paper and dataset == "cifar-10" and isinstance(known, list):
             rows.append(["  printed", *(f"{value:.4f}" for value in known)])
     seconds = list(zip(*(part["seconds"] for part in parts), strict=True))
     rows.append(["seconds of one flow alone", *(spread(values, 1) for values in seconds)])
-    more = [100.0 * (part["seconds"][2] / part["seconds"][1] - 1.0) for part in parts]
-    rows.append(["more from 5 to 10 layers, %", "", "", spread(more, 0), "printed 53"])
+    rows.append(["more from 5 to 10 layers, %", "", "", spread([_growth(part["seconds"]) for part in parts], 0), ""])
+    known = printed("refinement_seconds_rtx2080ti_20_epochs", BENCHMARKS[dataset].title)
+    if paper and isinstance(known, list):
+        rows.append(["  printed", "", "", f"{_growth(known):.0f}", ""])
     return ["layers", *map(str, parts[0]["lengths"])], rows
+
+
+def _growth(seconds: Sequence[float]) -> float:
+    """By how many percent ten layers take longer than five."""
+    return 100.0 * (seconds[LENGTHS.index(10)] / seconds[LENGTHS.index(5)] - 1.0)
 
 
 def _nll(methods: LayerMethods, theta: Tensor) -> float:

@@ -157,7 +157,7 @@ def _score(probs: Tensor, labels: Tensor) -> dict[str, float]:
     return {name: getattr(metrics, name)(probs, labels) for name in _SCORES} | {"paper_ece": paper_ece(probs, labels)}
 
 
-def _values(parts: list[Any], name: str, column: str) -> list[float]:
+def _values(parts: list[Any], name: str, column: str) -> list[float | None]:
     rows = method_rows(parts, name)
     if column == "seconds":
         return [row["fit"]["seconds"] for row in rows if "fit" in row]

@@ -55,6 +55,8 @@ class ImageSettings:
     """Random halves of HMC's chains, for the range of its MMD."""
     num_epochs: int | None = None
     """Of training, where not those of the paper."""
+    batch_size: int | None = None
+    """Of training with other epochs than the paper's, where not the paper's."""
     tiny: bool = False
     """Whether a tiny network stands in for the wide one."""
 
@@ -68,9 +70,10 @@ class ImageSettings:
             num_superchains=4,
             lengths=(1, 5),
             flow_epochs=3,
-            precisions=(1.0, 10.0, 100.0),
+            precisions=(0.1, 1.0, 10.0, 100.0),
             num_splits=200,
-            num_epochs=8,
+            num_epochs=12,
+            batch_size=16,
             tiny=True,
         )
 
@@ -108,7 +111,11 @@ class Setting:
         if self.settings.num_epochs is None:
             return recipe
         return replace(
-            recipe, num_epochs=self.settings.num_epochs, noisy_epochs=min(1, recipe.noisy_epochs), kept_per_cycle=1
+            recipe,
+            num_epochs=self.settings.num_epochs,
+            batch_size=self.settings.batch_size or recipe.batch_size,
+            noisy_epochs=min(1, recipe.noisy_epochs),
+            kept_per_cycle=1,
         )
 
     def training_images(self, kind: str) -> Images:
@@ -140,6 +147,16 @@ class Setting:
 
     def shifted(self, level: int) -> tuple[Tensor, Tensor]:
         """Test images turned by so many degrees, or corrupted at that level, and their labels."""
+        if level not in self._shifts:
+            self._shifts[level] = self._shift(level)
+        return self._shifts[level]
+
+    @cached_property
+    def _shifts(self) -> dict[int, tuple[Tensor, Tensor]]:
+        """Those that have been made, which every method asks for."""
+        return {}
+
+    def _shift(self, level: int) -> tuple[Tensor, Tensor]:
         test = self.images["test"]
         assert test.labels is not None
         if self.dataset == "fashion-mnist":

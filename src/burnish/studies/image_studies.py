@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch
 from burnish._checks import check_at_least, check_choice
 from burnish.errors import FitError
 from burnish.progress import Stages
-from burnish.studies.data import Images, describe, load_images
+from burnish.studies.data import describe, load_images
 from burnish.studies.image_methods import LayerMethods, NetworkMethods
 from burnish.studies.image_posteriors import prepare
 from burnish.studies.image_problem import BASELINES, ImageProblem, ImageSettings, Setting, train_missing
@@ -24,7 +24,7 @@ from burnish.studies.protocols import BENCHMARKS, PROTOCOLS
 from burnish.studies.records import finite, origin
 from burnish.studies.workspace import VERSION, Workspace
 
-__all__ = ["IMAGE_STUDIES", "record_image_study"]
+__all__ = ["IMAGE_STUDIES", "check_options", "record_image_study"]
 
 # the studies by name, and what each is about
 IMAGE_STUDIES = {
@@ -38,6 +38,7 @@ IMAGE_STUDIES = {
 }
 WITH_BASELINES = ("image-calibration", "ood", "shift")
 _WITHOUT_FLOWS = ("few-vs-many", "flow-from-prior")
+_FAILURES = (FitError, MemoryError, torch.OutOfMemoryError)  # of one seed, while others may go on
 
 
 def record_image_study(
@@ -71,26 +72,43 @@ def record_image_study(
         small: made images and small sizes, to try it out.
         progress: whether to say on a terminal what is going on.
     """
-    check_choice("name", name, IMAGE_STUDIES)
-    check_choice("dataset", dataset, BENCHMARKS)
-    check_choice("protocol", protocol, PROTOCOLS)
-    device = _check_device(device)
+    chosen, compared, device = check_options(name, dataset, seeds, baseline_seeds, protocol, device, small)
     if settings is None:
         settings = ImageSettings.small() if small else ImageSettings()
-    chosen = tuple((0, 1) if small else BENCHMARKS[dataset].seeds) if seeds is None else tuple(seeds)
-    compared = chosen[: 1 if small else 2] if baseline_seeds is None else tuple(baseline_seeds)
-    _check_seeds(chosen, compared)
-    source = _Cached(made_images if small else lambda what, split: load_images(what, split, data))
+    source = cache(made_images if small else lambda what, split: load_images(what, split, data))
     setting = Setting(dataset, protocol, settings, source, Workspace(Path(work)), device)
     began = time.perf_counter()
+    outside = setting.benchmark.outside if name == "ood" else ()
+    needed = [(dataset, "test"), (dataset, "train"), *((what, "test") for what in sorted(outside))]
+    for what, split in needed:  # before the work, which the lack of one would end
+        source(what, split)
     parts, failures = _run(name, setting, chosen, compared, progress)
     config: dict[str, Any] = {"dataset": dataset, "protocol": protocol, "seeds": chosen, "baseline_seeds": compared}
     config |= {"made_images": small, **asdict(settings)}
-    used = {} if small else {what: describe(what, split, data) for what, split in sorted(source.used)}
+    used = {} if small else {what: describe(what, split, data) for what, split in needed}
     seconds = time.perf_counter() - began
     record = {"study": name, "version": VERSION, "config": config, **origin(device), "seconds": seconds, "data": used}
     described: dict[str, Any] = finite({**record, "failures": failures, "seeds": parts})
     return described
+
+
+def check_options(
+    name: str,
+    dataset: str = "fashion-mnist",
+    seeds: Sequence[int] | None = None,
+    baseline_seeds: Sequence[int] | None = None,
+    protocol: str = "ours",
+    device: str | torch.device = "cpu",
+    small: bool = False,
+) -> tuple[tuple[int, ...], tuple[int, ...], torch.device]:
+    """Refuses options of `record_image_study` that can be refused before any work; else all seeds, and the device."""
+    check_choice("name", name, IMAGE_STUDIES)
+    check_choice("dataset", dataset, BENCHMARKS)
+    check_choice("protocol", protocol, PROTOCOLS)
+    chosen = tuple((0, 1) if small else BENCHMARKS[dataset].seeds) if seeds is None else tuple(seeds)
+    compared = chosen[: 1 if small else 2] if baseline_seeds is None else tuple(baseline_seeds)
+    _check_seeds(chosen, compared)
+    return chosen, compared, _check_device(device)
 
 
 def _run(
@@ -106,7 +124,7 @@ def _run(
             problems = [ImageProblem(setting, seed) for seed in seeds if seed not in failed]
         missing = [problem for problem in problems if _part(name, setting, "", problem.seed) is None]
         if missing and name not in _WITHOUT_FLOWS:
-            with stages.stage("the paper's flows"), contextlib.suppress(FitError, MemoryError):
+            with stages.stage("the paper's flows"), contextlib.suppress(*_FAILURES):
                 prepare(missing)  # where that fails, each seed tries for itself
         with stages.stage("seeds", len(problems)):
             for problem in stages.track(problems):
@@ -140,7 +158,7 @@ def _attempt(
             setting.workspace.write_part(_part_name(name, setting, kind, seed), setting.config(seed), finite(part))
             found = _part(name, setting, kind, seed)
             assert found is not None
-    except (FitError, MemoryError) as error:
+    except _FAILURES as error:
         failures[f"{kind} {seed}".strip()] = f"{type(error).__name__}: {error}"
         return
     if not kind:
@@ -158,30 +176,16 @@ def _part_name(name: str, setting: Setting, kind: str, seed: int) -> str:
     return "-".join(part for part in (name, setting.dataset, setting.protocol, kind, str(seed)) if part)
 
 
-class _Cached:
-    """Images that have been read stay in memory; which ones were used is remembered."""
-
-    def __init__(self, source: Callable[[str, str], Images]) -> None:
-        self._source, self._kept = source, dict[tuple[str, str], Images]()
-
-    def __call__(self, name: str, split: str) -> Images:
-        if (name, split) not in self._kept:
-            self._kept[name, split] = self._source(name, split)
-        return self._kept[name, split]
-
-    @property
-    def used(self) -> set[tuple[str, str]]:
-        """Data sets and splits."""
-        return set(self._kept)
-
-
 def _check_device(device: str | torch.device) -> torch.device:
     try:
         found = torch.device(device)
-    except RuntimeError:
-        raise ValueError(f"`device` must be a device such as 'cpu' or 'cuda', got {device!r}. Pass 'cpu'.") from None
-    if found.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"`device` must be one that torch can use, got {device!r}, but there is no GPU. Pass 'cpu'.")
+    except (RuntimeError, TypeError):
+        found = torch.device("meta")
+    if found.type not in ("cpu", "cuda"):
+        raise ValueError(f"`device` must be a device such as 'cpu' or 'cuda', got {device!r}. Pass 'cpu'.")
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        count = torch.cuda.device_count() or "no"
+        raise ValueError(f"`device` must be one that torch can use, got {str(device)!r}, of {count} GPU. Pass 'cpu'.")
     return found
 
 

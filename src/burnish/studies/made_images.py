@@ -1,4 +1,4 @@
-"""Made images in place of real ones, to try the studies out: a soft pattern for each class, under much noise."""
+"""Made images in place of real ones, to try the studies out: a soft pattern for each class, under noise."""
 
 import hashlib
 
@@ -9,7 +9,8 @@ from burnish.studies.data import DATASETS, Images
 
 __all__ = ["made_images"]
 
-_NUM_TRAIN, _NUM_TEST = 1200, 400
+_NUM_TRAIN, _NUM_TEST = 600, 300
+_WRONG = 0.1  # share of images that get any label, so that no network can be sure and right
 _COLOURED = ("cifar-10", "cifar-100", "svhn", "tiny-imagenet")
 
 
@@ -17,10 +18,12 @@ def made_images(name: str, split: str) -> Images:
     """Images of the size and with the number of classes of a data set; the same at every call."""
     channels, side = (3, 32) if name in _COLOURED else (1, 28)
     num_classes = DATASETS[name].num_classes or 10
-    patterns = torch.rand(num_classes, channels, 4, 4, generator=_generator(name))
+    half = torch.rand(num_classes, channels, 4, 2, generator=_generator(name)).round()
+    patterns = torch.cat([half, half.flip(3)], dim=3)  # the same when mirrored, as images are while networks are trained
     generator = _generator(f"{name} {split}")
-    labels = torch.randint(num_classes, (_NUM_TRAIN if split == "train" else _NUM_TEST,), generator=generator)
-    soft = interpolate(patterns[labels], size=(side, side), mode="bilinear")
+    shown, other = torch.randint(num_classes, (2, _NUM_TRAIN if split == "train" else _NUM_TEST), generator=generator)
+    labels = torch.where(torch.rand(len(shown), generator=generator) < _WRONG, other, shown)
+    soft = interpolate(patterns[shown], size=(side, side), mode="bilinear")
     noise = torch.randn(soft.shape, generator=generator)
     return Images((255.0 * (0.15 + 0.7 * soft + 0.25 * noise).clamp(0.0, 1.0)).to(torch.uint8), labels)
 

@@ -20,12 +20,13 @@ def method_rows(parts: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
     return [part["rows"][name] for part in parts if name in part["rows"]]
 
 
-def spread(values: Sequence[float], digits: int, scale: float = 1.0) -> str:
-    """Mean and, of several values, standard error; nothing where there are none."""
-    if not values:
+def spread(values: Sequence[float | None], digits: int, scale: float = 1.0) -> str:
+    """Mean and, of several values, standard error; nothing where there are none. None stands for what is no number."""
+    known = [scale * value for value in values if value is not None]
+    if not known:
         return ""
-    mean = f"{scale * statistics.fmean(values):.{digits}f}"
-    return mean if len(values) == 1 else f"{mean} ± {scale * statistics.stdev(values) / len(values) ** 0.5:.{digits}f}"
+    mean = f"{statistics.fmean(known):.{digits}f}"
+    return mean if len(known) == 1 else f"{mean} ± {statistics.stdev(known) / len(known) ** 0.5:.{digits}f}"
 
 
 def printed_text(*keys: str) -> str:

@@ -17,6 +17,7 @@ from burnish.storage import read_file, replace_file, write_file
 __all__ = ["VERSION", "Workspace"]
 
 VERSION = 1  # of records and of all files here but networks, which have that of burnish's files
+_REMEDY = "Delete it, or work in another folder (`--work`)."
 
 
 class Workspace:
@@ -36,7 +37,10 @@ class Workspace:
         path = self._place(room, f"{name}.safetensors")
         if not path.exists():
             return None
-        header, tensors = read_file(path)
+        try:
+            header, tensors = read_file(path)
+        except ValueError as error:
+            raise ValueError(f"{error} {_REMEDY}") from error
         _check(path, header, config)
         facts: dict[str, Any] = header["facts"]
         return facts, tensors
@@ -57,10 +61,12 @@ class Workspace:
         try:
             part: dict[str, Any] = json.loads(path.read_bytes())
         except ValueError as error:
-            raise ValueError(f"{path} must be a part of a study, got a damaged file ({error}). Delete it.") from error
+            raise ValueError(f"{path} must be a part of a study, got a damaged file ({error}). {_REMEDY}") from error
         _check(path, part, config)
-        found: dict[str, Any] = part["part"]
-        return found
+        found: Any = part.get("part")
+        if not isinstance(found, dict):
+            raise ValueError(f"{path} must be a part of a study, got a file without results. {_REMEDY}")
+        return dict(found)
 
     def write_part(self, name: str, config: Mapping[str, Any], part: Mapping[str, Any]) -> None:
         """One seed's results, in JSON's types."""
@@ -75,15 +81,15 @@ class Workspace:
 
 
 def _check(path: Path, header: Mapping[str, Any], config: Mapping[str, Any]) -> None:
-    remedy = "Delete it, or work in another folder (`--work`)."
     if not isinstance(header, Mapping) or header.get("study_version") != VERSION:
         version = header.get("study_version") if isinstance(header, Mapping) else None
-        raise ValueError(f"{path} must be of version {VERSION}, got {version}. {remedy}")
-    wanted = _plain(config)
-    found = header.get("config", {})
+        raise ValueError(f"{path} must be of version {VERSION}, got {version}. {_REMEDY}")
+    wanted, found = _plain(config), header.get("config")
+    if not isinstance(found, Mapping):
+        raise ValueError(f"{path} must say what it was made with, got {found!r}. {_REMEDY}")
     for name in sorted({*wanted, *found}):
         if wanted.get(name) != found.get(name):
-            raise ValueError(f"{path} must be made with `{name}` {wanted.get(name)}, got {found.get(name)}. {remedy}")
+            raise ValueError(f"{path} must be made with `{name}` {wanted.get(name)}, got {found.get(name)}. {_REMEDY}")
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
