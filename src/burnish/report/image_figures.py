@@ -27,7 +27,7 @@ from burnish.report.plots import _INK
 from burnish.studies.data import DATASETS
 from burnish.studies.image_methods import LABELS
 from burnish.studies.image_posteriors import HMC
-from burnish.studies.ood import _PRINTED as _PRINTED_SETS
+from burnish.studies.ood import PRINTED_NAMES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -94,7 +94,7 @@ def _ood(results: Results) -> str:
     entries |= {score: {**_DOT, **style} for score, style in _SCORES.items()}
     with wide_figure(results.heading, _height(results)) as (figure, svg):
         for axes, key in zip(method_panels(figure, results.names, len(outside)), outside, strict=True):
-            title = _PRINTED_SETS.get(key, key)
+            title = PRINTED_NAMES.get(key, key)
             known = {name: results.printed("ood_fpr95_detail", title, name) for name in results.names}
             if any(math.isfinite(mean) for mean, _ in known.values()):
                 entries[PRINTED] = hollow(_INK)

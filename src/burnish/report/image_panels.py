@@ -154,7 +154,7 @@ def line_style(name: str) -> dict[str, Any]:
     if name == HMC:
         return {"color": "#bdbdbd", "linewidth": 5.0, "zorder": 1.5, "solid_capstyle": "butt"}
     dashed = name in (TEMPERATURE, flow_name(1))  # which share their colour with another
-    width = {RECENTRED: 2.6, BURNISH: 1.2}.get(name, 1.6)  # often the same, and one above the other
+    width = {RECENTRED: 2.2, BURNISH: 1.2}.get(name, 1.6)  # often the same, and one above the other
     return {"color": method_colour(name), "linestyle": (0, (3, 1.3)) if dashed else "-", "linewidth": width}
 
 

@@ -174,7 +174,7 @@ def _fit_hmc(problem: ImageProblem, generator: torch.Generator) -> Fit:
         generator=generator,
         num_chains=settings.num_chains,
         num_superchains=settings.num_superchains,
-        min_draws=2 * kept,
+        min_draws=max(4, 2 * kept),  # fewer have no R-hat
         min_ess=3.0 * settings.num_draws,
         max_seconds=settings.max_seconds,
     )

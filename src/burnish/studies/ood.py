@@ -13,9 +13,9 @@ from burnish.studies.image_posteriors import HMC
 from burnish.studies.protocols import BENCHMARKS
 from burnish.studies.summaries import method_names, method_rows, printed_text, spread
 
-__all__ = ["run_baseline", "run_seed", "summary"]
+__all__ = ["PRINTED_NAMES", "run_baseline", "run_seed", "summary"]
 
-_PRINTED = {"emnist-digits": "EMNIST", "mnist": "MNIST", "kmnist": "KMNIST", "svhn": "SVHN"} | {
+PRINTED_NAMES = {"emnist-digits": "EMNIST", "mnist": "MNIST", "kmnist": "KMNIST", "svhn": "SVHN"} | {
     name: benchmark.title for name, benchmark in BENCHMARKS.items()
 }
 
@@ -49,7 +49,7 @@ def summary(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
         rates = [[row[key]["confidence"]["fpr95"] for row in found] for key in outside]
         rows.append([LABELS.get(name, name), *(spread(values, 1, 100.0) for values in rates)])
         title = BENCHMARKS[dataset].title
-        known = [printed_text("ood_fpr95_detail", title, _PRINTED.get(key, key), name) for key in outside]
+        known = [printed_text("ood_fpr95_detail", title, PRINTED_NAMES.get(key, key), name) for key in outside]
         if record["config"]["protocol"] == "paper" and any(known):
             rows.append(["  printed", *known])
     return ["FPR95, %", *(DATASETS[key].title for key in outside)], rows
