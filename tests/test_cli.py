@@ -1,17 +1,25 @@
 """The command line as a user meets it: help that explains itself, exit codes, the demo and the studies."""
 
+import errno
+import gzip
 import json
+import os
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import burnish
 from burnish.cli import app
-from burnish.studies import digits, logistic_integral, records
+from burnish.errors import FitError
+from burnish.report import image_figures
+from burnish.studies import digits, image_studies, logistic_integral, marginals, records, workspace
+from burnish.studies.image_studies import IMAGE_STUDIES
 
 
 def run(*arguments):
@@ -36,6 +44,40 @@ def small_study(monkeypatch):
     monkeypatch.setattr(
         records, "record_study", lambda name, seed, progress: full(name, seed=seed, settings=settings, progress=progress)
     )
+
+
+@pytest.fixture
+def quick_marginals(monkeypatch):
+    """The study of marginals without networks: seeds that fail can be put into the set."""
+    failing = set()
+
+    def run_seed(methods):
+        if methods.problem.seed in failing:
+            raise FitError("the chains diverged; use more.")
+        return {"rows": {"LA": {"ks": 0.25}}, "weights": []}
+
+    monkeypatch.setattr(marginals, "run_seed", run_seed)
+    monkeypatch.setattr(image_studies, "prepare", lambda problems: None)
+    monkeypatch.setattr(image_studies, "train_missing", lambda setting, kind, seeds, progress: {})
+    monkeypatch.setattr(
+        image_studies, "ImageProblem", lambda setting, seed: types.SimpleNamespace(setting=setting, seed=seed)
+    )
+    monkeypatch.setattr(image_figures, "draw_image_study", lambda record: "<svg/>")
+    return failing
+
+
+def run_marginals(folder, *more):
+    return run("study", "marginals", "--small", "--seeds", "0-2", "--out", str(folder), *more)
+
+
+def assert_refused(result, code, *texts):
+    """One line that says it all, and no traceback."""
+    assert isinstance(result.exception, SystemExit), result.exception
+    assert result.exit_code == code
+    assert len(result.stderr.strip().splitlines()) == 1, result.stderr
+    for text in texts:
+        assert text in result.stderr
+    assert result.stdout == ""
 
 
 def test_the_version():
@@ -136,6 +178,186 @@ def test_a_folder_for_a_study_that_cannot_be_made_is_refused_before_the_work(tmp
     result = run("study", "toy-logistic", "--out", str(tmp_path / "file" / "below"))
     assert result.exit_code == 2
     assert "`--out` must be a folder that can be made" in result.output
+
+
+@pytest.mark.usefixtures("quick_marginals")
+def test_an_image_study_prints_a_table_and_leaves_a_figure_and_a_record(tmp_path):
+    result = run_marginals(tmp_path, "--protocol", "paper", "--dataset", "cifar-10")
+    assert result.exit_code == 0, result.output
+    assert "0.2500 ± 0.0000" in result.output
+    assert "cifar-10, protocol paper, 3 networks" in result.output
+    place = tmp_path / "marginals-cifar-10-paper"
+    assert Path(result.output.split("The figure: ")[1].strip()) == place.with_suffix(".svg").resolve()
+    record = json.loads(place.with_suffix(".json").read_text())
+    assert record["config"]["seeds"] == [0, 1, 2]
+    assert record["failures"] == {}
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{place.name}.json", f"{place.name}.svg", "work"]
+
+
+@pytest.mark.usefixtures("quick_marginals")
+def test_an_image_study_prints_its_record_as_json_and_works_where_it_is_told_to(tmp_path):
+    result = run_marginals(tmp_path / "out", "--json", "--work", str(tmp_path / "elsewhere"), "--baselines", "none")
+    assert result.exit_code == 0, result.output
+    record = json.loads(result.stdout)
+    assert record == json.loads((tmp_path / "out" / "marginals-fashion-mnist-ours.json").read_text())
+    assert record["config"]["baseline_seeds"] == []
+    assert (tmp_path / "elsewhere" / "parts").is_dir()
+    assert not (tmp_path / "out" / "work").exists()
+
+
+def test_a_seed_that_fails_is_said_the_others_are_shown_and_the_exit_code_is_one(tmp_path, quick_marginals):
+    quick_marginals.add(1)
+    result = run_marginals(tmp_path)
+    assert result.exit_code == 1
+    assert isinstance(result.exception, SystemExit)
+    assert result.stderr == "Seed 1 failed: FitError: the chains diverged; use more.\n"
+    assert "2 networks" in result.stdout
+    record = json.loads((tmp_path / "marginals-fashion-mnist-ours.json").read_text())
+    assert record["failures"] == {"1": "FitError: the chains diverged; use more."}
+    assert list(record["seeds"]) == ["0", "2"]
+    quick_marginals.clear()
+    assert run_marginals(tmp_path).exit_code == 0
+    assert list(json.loads((tmp_path / "marginals-fashion-mnist-ours.json").read_text())["seeds"]) == ["0", "1", "2"]
+
+
+def test_where_all_seeds_fail_there_is_no_record(tmp_path, quick_marginals):
+    quick_marginals.update((0, 1, 2))
+    result = run_marginals(tmp_path)
+    assert result.exit_code == 1
+    assert result.stderr.count("failed: FitError") == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["work"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--dataset", "mnist"], "`dataset` must be one of 'fashion-mnist', 'cifar-10', 'cifar-100', got 'mnist'"),
+        (["--protocol", "theirs"], "`protocol` must be one of 'paper', 'ours', got 'theirs'"),
+        (["--seeds", "0,x"], "`--seeds` must be numbers such as 0,1,2 or 0-4, got '0,x'"),
+        (["--seeds", "2-1"], "`--seeds` must be numbers such as 0,1,2 or 0-4, got '2-1'"),
+        *((["--seeds", text], f"got {text!r}") for text in ("", "-1", "0-", "1,,2", "²", "1.5", "0-99999", "9" * 30)),
+        (["--seeds", "1,0-2"], "`seeds` must be different and at least one, got [1, 0, 1, 2]"),
+        (["--baselines", "first"], "`--baselines` must be numbers such as 0,1,2 or 0-4, got 'first'"),
+        (["--seeds", "0,1", "--baselines", "2"], "`baseline_seeds` must be among the seeds [0, 1], got [2]"),
+        (["--device", "gpu"], "`device` must be a device such as 'cpu' or 'cuda', got 'gpu'"),
+        (["--seed", "3"], "`--seed` must be left out for ood, got 3: it is an option of studies without images"),
+    ],
+)
+def test_wrong_options_of_an_image_study_are_refused_and_nothing_is_made(tmp_path, arguments, text):
+    assert_refused(run("study", "ood", "--small", "--out", str(tmp_path / "out"), *arguments), 2, text)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        *((["--dataset", "cifar-10"], "dataset"), (["--seeds", "0"], "seeds"), (["--baselines", "none"], "baselines")),
+        *((["--protocol", "ours"], "protocol"), (["--device", "cpu"], "device"), (["--data", "here"], "data")),
+        *((["--work", "here"], "work"), (["--small"], "small")),
+    ],
+)
+def test_options_of_image_studies_are_refused_for_others(tmp_path, arguments, option):
+    result = run("study", "toy-logistic", "--out", str(tmp_path / "out"), *arguments)
+    assert_refused(result, 2, f"`--{option}` must be left out for toy-logistic", "it is an option of image studies")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_gpu_that_is_not_there_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    result = run("study", "ood", "--small", "--device", "cuda", "--out", str(tmp_path / "out"))
+    assert_refused(result, 2, "`device` must be one that torch can use, got 'cuda', of no GPU. Pass 'cpu'.")
+
+
+@pytest.mark.usefixtures("quick_marginals")
+@pytest.mark.parametrize("option", ["--out", "--work"])
+def test_a_folder_of_an_image_study_that_cannot_be_made_is_refused(tmp_path, option):
+    (tmp_path / "file").write_text("in the way")
+    more = [option, str(tmp_path / "file" / "below")]
+    assert_refused(run_marginals(tmp_path / "out", *more), 2, f"`{option}` must be a folder that can be made", "below")
+
+
+@pytest.mark.usefixtures("quick_marginals")
+def test_data_that_are_missing_or_damaged_are_said_in_one_line(tmp_path):
+    empty, broken = tmp_path / "empty", tmp_path / "broken"
+    for folder in (empty, broken / "fashion-mnist"):
+        folder.mkdir(parents=True)
+    for stem in ("t10k", "train"):
+        (broken / "fashion-mnist" / f"{stem}-images-idx3-ubyte.gz").write_bytes(gzip.compress(bytes(1000))[:20])
+        (broken / "fashion-mnist" / f"{stem}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(bytes(1000))[:20])
+    options = ["study", "marginals", "--out", str(tmp_path / "out"), "--data"]
+    assert_refused(run(*options, str(empty)), 1, "must hold the test split of fashion-mnist", str(empty))
+    assert_refused(run(*options, str(broken)), 1, str(broken), "is damaged", "burnish data fetch")
+    assert_refused(run(*options, str(tmp_path / "nowhere")), 1, "must name existing folders", "nowhere")
+    assert not (tmp_path / "out" / "work" / "parts").exists()
+
+
+@pytest.mark.usefixtures("quick_marginals")
+def test_a_full_disk_is_said_in_one_line_and_the_next_run_completes(tmp_path, monkeypatch):
+    fsync, written = os.fsync, []
+
+    def full(file):
+        written.append(file)
+        if len(written) == 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", full)
+    result = run_marginals(tmp_path)
+    assert_refused(result, 1, "marginals-fashion-mnist-ours-1.json", "No space left on device. Free some space")
+    (first,) = (tmp_path / "work" / "parts").iterdir()
+    kept = first.name, first.read_bytes(), first.stat().st_mtime_ns
+    assert kept[0] == "marginals-fashion-mnist-ours-0.json"
+    assert run_marginals(tmp_path).exit_code == 0
+    assert (first.name, first.read_bytes(), first.stat().st_mtime_ns) == kept
+    assert list(json.loads((tmp_path / "marginals-fashion-mnist-ours.json").read_text())["seeds"]) == ["0", "1", "2"]
+
+
+@pytest.mark.usefixtures("quick_marginals")
+def test_a_record_that_cannot_be_written_is_said_in_one_line_and_what_was_there_stays(tmp_path, monkeypatch):
+    assert run_marginals(tmp_path).exit_code == 0
+    record = tmp_path / "marginals-fashion-mnist-ours.json"
+    before = record.read_bytes()
+
+    def full(file):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert_refused(run_marginals(tmp_path), 1, str(record), "No space left on device")
+    assert record.read_bytes() == before
+
+
+@pytest.mark.usefixtures("quick_marginals")
+@pytest.mark.parametrize("damage", ["truncated", "version", "settings", "folder"])
+def test_a_part_that_is_not_what_is_wanted_is_said_in_one_line_and_kept(tmp_path, damage):
+    assert run_marginals(tmp_path).exit_code == 0
+    part = tmp_path / "work" / "parts" / "marginals-fashion-mnist-ours-1.json"
+    content = json.loads(part.read_text())
+    if damage == "truncated":
+        part.write_bytes(part.read_bytes()[:100])
+    elif damage == "version":
+        part.write_text(json.dumps(content | {"study_version": workspace.VERSION + 1}))
+    elif damage == "settings":
+        part.write_text(json.dumps(content | {"config": content["config"] | {"few": 3}}))
+    else:
+        part.unlink()
+        part.mkdir()
+    before = part.read_bytes() if part.is_file() else None
+    assert_refused(run_marginals(tmp_path), 1, str(part))
+    assert (part.read_bytes() if part.is_file() else None) == before
+
+
+@pytest.mark.usefixtures("quick_marginals")
+def test_running_out_of_memory_has_a_name(tmp_path, monkeypatch):
+    def exhausted(name, split):
+        raise MemoryError
+
+    monkeypatch.setattr(image_studies, "made_images", exhausted)
+    assert_refused(run_marginals(tmp_path), 1, "MemoryError")
+
+
+def test_the_help_names_all_image_studies():
+    output = run("study", "--help").output
+    assert all(name in output for name in IMAGE_STUDIES)
 
 
 @pytest.mark.slow

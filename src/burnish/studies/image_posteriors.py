@@ -93,6 +93,8 @@ def prepare(problems: Sequence[ImageProblem]) -> None:
     )
     for problem, flows in zip(missing, fits.posteriors, strict=True):
         for name, flow in zip(names, flows, strict=True):
+            if _read(problem, name) is not None:
+                continue
             generator = _generator(problem, name)
             facts = {"seconds": fits.seconds, "together": len(missing) * len(names)}
             facts |= {} if paper else _elbo(problem.target, flow, generator)

@@ -20,6 +20,7 @@ from burnish.inference.prior import tune_prior
 from burnish.studies.architectures import make_network
 from burnish.studies.corruptions import corrupted_mix
 from burnish.studies.data import Images
+from burnish.studies.made_images import MAX_CLASSES
 from burnish.studies.protocols import BENCHMARKS, Benchmark, split_rows
 from burnish.studies.rotations import rotate
 from burnish.studies.training import Recipe, read_trained, train_networks
@@ -58,19 +59,19 @@ class ImageSettings:
     batch_size: int | None = None
     """Of training with other epochs than the paper's, where not the paper's."""
     tiny: bool = False
-    """Whether a tiny network stands in for the wide one."""
+    """Whether a tiny network stands in for the wide one, on made images."""
 
     @classmethod
     def small(cls) -> "ImageSettings":
         """For trying the studies out on made images."""
         return cls(
-            num_draws=48,
+            num_draws=32,
             few=8,
-            num_chains=96,
+            num_chains=64,
             num_superchains=4,
             lengths=(1, 5),
             flow_epochs=3,
-            precisions=(0.1, 1.0, 10.0, 100.0),
+            precisions=(0.1, 1.0, 10.0, 100.0, 1000.0),
             num_splits=200,
             num_epochs=12,
             batch_size=16,
@@ -95,7 +96,7 @@ class Setting:
         """The data set's; to try things out, with a network that trains in a second."""
         known = BENCHMARKS[self.dataset]
         wide = self.settings.tiny and known.architecture == "wide-resnet"
-        return replace(known, architecture="tiny") if wide else known
+        return replace(known, architecture="tiny", num_classes=min(known.num_classes, MAX_CLASSES)) if wide else known
 
     def config(self, seed: int) -> dict[str, Any]:
         """What files of a seed are made with."""

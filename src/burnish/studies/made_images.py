@@ -7,17 +7,18 @@ from torch.nn.functional import interpolate
 
 from burnish.studies.data import DATASETS, Images
 
-__all__ = ["made_images"]
+__all__ = ["MAX_CLASSES", "made_images"]
 
-_NUM_TRAIN, _NUM_TEST = 600, 300
+MAX_CLASSES = 20  # of a hundred, which would take their time
+_NUM_TRAIN, _NUM_TEST = 500, 250
 _WRONG = 0.1  # share of images that get any label, so that no network can be sure and right
 _COLOURED = ("cifar-10", "cifar-100", "svhn", "tiny-imagenet")
 
 
 def made_images(name: str, split: str) -> Images:
-    """Images of the size and with the number of classes of a data set; the same at every call."""
+    """Images of the size of a data set's and with as many classes, up to `MAX_CLASSES`; the same at every call."""
     channels, side = (3, 32) if name in _COLOURED else (1, 28)
-    num_classes = DATASETS[name].num_classes or 10
+    num_classes = min(DATASETS[name].num_classes or 10, MAX_CLASSES)
     half = torch.rand(num_classes, channels, 4, 2, generator=_generator(name)).round()
     patterns = torch.cat([half, half.flip(3)], dim=3)  # the same when mirrored, as images are while networks are trained
     generator = _generator(f"{name} {split}")

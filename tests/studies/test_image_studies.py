@@ -1,0 +1,379 @@
+"""Records of image studies: what is there is not made again, what fails is said, and what was killed goes on."""
+
+import dataclasses
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import types
+from pathlib import Path
+
+import pytest
+import torch
+
+from burnish.errors import FitError
+from burnish.studies import image_studies, marginals, ood
+from burnish.studies.data import Images
+from burnish.studies.image_problem import ImageSettings
+from burnish.studies.image_studies import IMAGE_STUDIES, check_options, record_image_study
+from burnish.studies.protocols import BENCHMARKS
+from burnish.studies.records import record_text, summarise
+
+# what a second run cannot have in common with the first
+UNEQUAL = ("seconds", "seconds_in_all", "start_seconds", "batched_seconds", "together", "origin")
+ORIGIN = ("commit", "versions", "device")
+MAX_SECONDS = 240  # of one process: nothing waits for ever
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """Studies without networks; for each seed that "marginals" is made for, an entry in the list."""
+    calls = []
+
+    def run_seed(methods):
+        calls.append(methods.problem.seed)
+        return {"rows": {"LA": {"ks": 0.1 * methods.problem.seed}}, "weights": []}
+
+    monkeypatch.setattr(marginals, "run_seed", run_seed)
+    monkeypatch.setattr(image_studies, "prepare", lambda problems: None)
+    monkeypatch.setattr(image_studies, "train_missing", lambda setting, kind, seeds, progress: {})
+    monkeypatch.setattr(
+        image_studies, "ImageProblem", lambda setting, seed: types.SimpleNamespace(setting=setting, seed=seed)
+    )
+    return calls
+
+
+def record(folder, name="marginals", **options):
+    return record_image_study(name, work=folder, **{"seeds": (0, 1, 2), "small": True, "progress": False, **options})
+
+
+def failing(seeds, error, run_seed=None):
+    run_seed = run_seed or marginals.run_seed
+
+    def run(methods):
+        if methods.problem.seed in seeds:
+            raise error
+        return run_seed(methods)
+
+    return run
+
+
+def parts(folder):
+    return {path.name: path.stat().st_mtime_ns for path in sorted((Path(folder) / "parts").iterdir())}
+
+
+def flat(value, place=""):
+    """Every entry of a record by its place, without what depends on the clock and the machine."""
+    if not isinstance(value, dict | list):
+        return {place: value}
+    entries = value.items() if isinstance(value, dict) else enumerate(value)
+    parts = [flat(entry, f"{place}/{key}") for key, entry in entries if key not in UNEQUAL + ORIGIN]
+    return {key: entry for part in parts for key, entry in part.items()}
+
+
+def assert_same(found, expected):
+    """To the last bit but for the paper's flows: they are fitted side by side, and which ones are changes the rounding."""
+    found, expected = flat(found), flat(expected)
+    assert list(found) == list(expected)
+    for place, value in expected.items():
+        rounded = "LA-Refine" in place or "/weights/" in place  # whose grid is over all draws
+        assert found[place] == (pytest.approx(value, rel=1e-4, abs=1e-4) if rounded else value), place
+
+
+def test_a_record_says_what_was_done_with_what(tmp_path, made):
+    found = record(tmp_path, protocol="paper", dataset="cifar-10")
+    assert (found["study"], found["failures"], found["data"]) == ("marginals", {}, {})
+    settings = json.loads(json.dumps(dataclasses.asdict(ImageSettings.small())))
+    assert found["config"] == {
+        "dataset": "cifar-10",
+        "protocol": "paper",
+        "seeds": [0, 1, 2],
+        "baseline_seeds": [0],
+        "made_images": True,
+        **settings,
+    }
+    assert list(found["seeds"]) == ["0", "1", "2"]
+    assert [part["rows"]["LA"]["ks"] for part in found["seeds"].values()] == [0.0, 0.1, 0.2]
+    assert all(part["seconds_in_all"] >= 0.0 and set(part["origin"]) == set(ORIGIN) for part in found["seeds"].values())
+    assert set(ORIGIN) <= set(found)
+    assert json.loads(record_text(found)) == found
+    assert summarise(found)[1] == [["LA", "0.1000 ± 0.0577"]]
+
+
+def test_seeds_are_those_of_the_tables_unless_others_are_given():
+    for dataset, benchmark in BENCHMARKS.items():
+        assert check_options("ood", dataset)[:2] == (benchmark.seeds, benchmark.seeds[:2])
+        assert check_options("ood", dataset, small=True)[:2] == ((0, 1), (0,))
+    assert check_options("ood", seeds=[7, 3], baseline_seeds=[])[:2] == ((7, 3), ())
+    assert check_options("ood")[2] == torch.device("cpu")
+
+
+def test_finished_seeds_are_not_made_again(tmp_path, made):
+    first = record(tmp_path, seeds=(1,))
+    before = parts(tmp_path)
+    found = record(tmp_path)
+    assert made == [1, 0, 2]
+    assert found["seeds"]["1"] == first["seeds"]["1"]
+    assert before.items() <= parts(tmp_path).items()
+    again = record(tmp_path)
+    assert made == [1, 0, 2]
+    assert again["seeds"] == found["seeds"]
+
+
+def test_studies_data_sets_and_protocols_do_not_share_parts(tmp_path, made, monkeypatch):
+    for options in ({"dataset": "cifar-10"}, {"dataset": "cifar-100"}, {"protocol": "paper"}):
+        record(tmp_path, seeds=(0,), **options)
+    assert made == [0, 0, 0]
+    assert len(parts(tmp_path)) == 3
+
+
+@pytest.mark.parametrize("error", [FitError("the chains diverged; use more."), MemoryError("needs 5 GiB")])
+def test_a_seed_that_fails_is_described_and_the_others_are_there(tmp_path, made, monkeypatch, error):
+    run_seed = marginals.run_seed
+    monkeypatch.setattr(marginals, "run_seed", failing((1,), error))
+    found = record(tmp_path)
+    assert found["failures"] == {"1": f"{type(error).__name__}: {error}"}
+    assert list(found["seeds"]) == ["0", "2"]
+    assert len(parts(tmp_path)) == 2
+    monkeypatch.setattr(marginals, "run_seed", run_seed)
+    found = record(tmp_path)
+    assert found["failures"] == {}
+    assert list(found["seeds"]) == ["0", "1", "2"]
+    assert made == [0, 2, 1]
+
+
+def test_a_network_that_cannot_be_trained_fails_alone(tmp_path, made, monkeypatch):
+    monkeypatch.setattr(image_studies, "train_missing", lambda setting, kind, seeds, progress: {0: "the loss is NaN"})
+    found = record(tmp_path)
+    assert found["failures"] == {"0": "the loss is NaN"}
+    assert list(found["seeds"]) == ["1", "2"]
+
+
+def test_flows_that_fail_together_are_left_to_each_seed(tmp_path, made, monkeypatch):
+    def prepare(problems):
+        raise FitError("problem 1 with 5 layers")
+
+    monkeypatch.setattr(image_studies, "prepare", prepare)
+    assert list(record(tmp_path)["seeds"]) == ["0", "1", "2"]
+
+
+def test_networks_from_scratch_add_rows_to_those_of_their_seed(tmp_path, made, monkeypatch):
+    monkeypatch.setattr(ood, "run_seed", lambda methods: {"rows": {"MAP": methods.problem.seed}, "sizes": {}})
+    monkeypatch.setattr(ood, "run_baseline", lambda methods: {"rows": {methods.names[0]: 10 + methods.seed}})
+    found = record(tmp_path, "ood", baseline_seeds=(0, 2))
+    assert found["config"]["baseline_seeds"] == [0, 2]
+    assert [part["rows"] for part in found["seeds"].values()] == [
+        {"MAP": 0, "VB": 10, "CSGHMC": 10},
+        {"MAP": 1},
+        {"MAP": 2, "VB": 12, "CSGHMC": 12},
+    ]
+    assert set(found["seeds"]["0"]["baselines"]) == {"vb", "csghmc"}
+    assert record(tmp_path, "ood", baseline_seeds=(0, 2))["seeds"] == found["seeds"]
+    assert list(record(tmp_path, "ood", baseline_seeds=())["seeds"]["0"]["rows"]) == ["MAP"]
+
+
+def test_a_network_from_scratch_that_fails_leaves_the_other_rows(tmp_path, made, monkeypatch):
+    monkeypatch.setattr(ood, "run_seed", lambda methods: {"rows": {"MAP": 0}, "sizes": {}})
+
+    def run_baseline(methods):
+        if methods.kind == "vb":
+            raise FitError("no.")
+        return {"rows": {"CSGHMC": 1}}
+
+    monkeypatch.setattr(ood, "run_baseline", run_baseline)
+    found = record(tmp_path, "ood", seeds=(0,))
+    assert found["failures"] == {"vb 0": "FitError: no."}
+    assert found["seeds"]["0"]["rows"] == {"MAP": 0, "CSGHMC": 1}
+
+
+def test_other_errors_end_the_study_and_keep_what_is_finished(tmp_path, made, monkeypatch):
+    monkeypatch.setattr(marginals, "run_seed", failing((1,), ValueError("a damaged file")))
+    with pytest.raises(ValueError, match="a damaged file"):
+        record(tmp_path)
+    assert list(parts(tmp_path)) == ["marginals-fashion-mnist-ours-0.json"]
+
+
+def test_a_full_disk_keeps_the_first_seed_and_the_next_run_completes(tmp_path, made, monkeypatch):
+    fsync, written = os.fsync, []
+
+    def full(file):
+        if written:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written.append(file)
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"marginals-fashion-mnist-ours-1.json.*No space left on device\. Free some space"):
+        record(tmp_path)
+    before = parts(tmp_path)
+    assert list(before) == ["marginals-fashion-mnist-ours-0.json"]
+    monkeypatch.setattr(os, "fsync", fsync)
+    assert list(record(tmp_path)["seeds"]) == ["0", "1", "2"]
+    assert made == [0, 1, 1, 2]
+    assert before.items() <= parts(tmp_path).items()
+
+
+def test_parts_of_other_settings_are_refused(tmp_path, made):
+    record(tmp_path)
+    before = parts(tmp_path)
+    with pytest.raises(ValueError, match=r"ours-0.json must be made with `few` 3, got 8\. Delete it, or work in another"):
+        record(tmp_path, settings=dataclasses.replace(ImageSettings.small(), few=3))
+    assert parts(tmp_path) == before
+
+
+def test_images_are_read_before_the_work_and_described_at_every_run(tmp_path, made, monkeypatch):
+    """The record of a study that was complete says as much about its data as that of the run that completed it."""
+    images = Images(torch.zeros(50, 1, 28, 28, dtype=torch.uint8), torch.zeros(50, dtype=torch.int64))
+    missing, trained = ["kmnist"], []
+
+    def load(name, split, folder):
+        if name in missing:
+            raise FileNotFoundError(errno.ENOENT, f"no {name}")
+        return images
+
+    monkeypatch.setattr(image_studies, "load_images", load)
+    monkeypatch.setattr(image_studies, "describe", lambda name, split, folder: f"{name} {split} in {folder}")
+    monkeypatch.setattr(image_studies, "train_missing", lambda *arguments, **options: trained.append(1) or {})
+    monkeypatch.setattr(ood, "run_seed", lambda methods: {"rows": {"MAP": 0}, "sizes": {}})
+    options = {"small": False, "data": "here", "seeds": (0,), "baseline_seeds": ()}
+    with pytest.raises(FileNotFoundError, match="no kmnist"):
+        record(tmp_path, "ood", **options)
+    assert not trained
+    missing.clear()
+    first, again = (record(tmp_path, "ood", **options) for _ in range(2))
+    assert first["data"] == again["data"]
+    assert set(first["data"]) == {"fashion-mnist", *BENCHMARKS["fashion-mnist"].outside}
+    assert first["data"]["mnist"] == "mnist test in here"
+    assert set(record(tmp_path, **options)["data"]) == {"fashion-mnist"}
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"name": "calibration"}, ValueError, "`name` must be one of 'image-calibration'"),
+        ({"dataset": "mnist"}, ValueError, "`dataset` must be one of 'fashion-mnist', 'cifar-10', 'cifar-100', got 'mnist'"),
+        ({"protocol": "theirs"}, ValueError, "`protocol` must be one of 'paper', 'ours', got 'theirs'"),
+        ({"seeds": ()}, ValueError, "`seeds` must be different and at least one"),
+        ({"seeds": (1, 1)}, ValueError, r"`seeds` must be different and at least one, got \[1, 1\]"),
+        ({"seeds": (-1,)}, ValueError, "`seeds` must be at least 0, got -1"),
+        ({"seeds": (0.5,)}, TypeError, "`seeds` must be an integer"),
+        ({"seeds": (0, 1), "baseline_seeds": (2,)}, ValueError, r"`baseline_seeds` must be among the seeds \[0, 1\]"),
+        ({"device": "gpu"}, ValueError, "`device` must be a device such as 'cpu' or 'cuda', got 'gpu'"),
+        ({"device": "meta"}, ValueError, "`device` must be a device such as 'cpu' or 'cuda', got 'meta'"),
+        ({"device": "cuda:99"}, ValueError, "`device` must be one that torch can use, got 'cuda:99'"),
+    ],
+)
+def test_wrong_options_are_refused_before_anything_is_made(tmp_path, options, error, message):
+    with pytest.raises(error, match=message):
+        record_image_study(**{"name": "ood", "work": tmp_path / "work", "small": True, **options})
+    with pytest.raises(error, match=message):
+        check_options(**{"name": "ood", **options})
+    assert not (tmp_path / "work").exists()
+
+
+def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(ValueError, match="`device` must be one that torch can use, got 'cuda', of no GPU"):
+        check_options("ood", device="cuda")
+
+
+def test_every_study_has_a_module_with_what_is_asked_of_it():
+    for name in IMAGE_STUDIES:
+        module = image_studies._module(name)
+        assert callable(module.run_seed)
+        assert callable(module.summary)
+        assert (name in image_studies.WITH_BASELINES) == hasattr(module, "run_baseline")
+
+
+# from here on, whole studies at a small scale, in processes of their own
+
+
+def command(name, folder, work, *more):
+    arguments = ["study", name, "--small", "--dataset", "cifar-10", "--protocol", "paper", "--out", folder, "--work", work]
+    return [sys.executable, "-W", "ignore", "-m", "burnish", *map(str, arguments), *more]
+
+
+def start(name, folder, work):
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        command(name, folder, work), env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+
+
+def finish(name, folder, work):
+    process = start(name, folder, work)
+    _, errors = process.communicate(timeout=MAX_SECONDS)
+    assert process.returncode == 0, errors
+    return json.loads((folder / f"{name}-cifar-10-paper.json").read_text())
+
+
+def files(work, pattern="*/*"):
+    """The finished files and when they were written."""
+    return {path: path.stat().st_mtime_ns for path in work.glob(pattern) if not path.name.startswith(".")}
+
+
+def kill_when(process, ready):
+    """Kills the process at that moment; whether it was still running."""
+    end = time.monotonic() + MAX_SECONDS
+    while process.poll() is None and not ready() and time.monotonic() < end:
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    return process.returncode == -signal.SIGKILL
+
+
+@pytest.mark.slow
+def test_studies_that_are_killed_end_with_the_same_record(tmp_path):
+    """The first study from nothing, killed again and again; the others when their first seed is finished."""
+    unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
+    kills = 0
+    for name in IMAGE_STUDIES:
+        expected = finish(name, unbroken, unbroken / "work")
+        pattern, counts = f"parts/{name}-*", (1,)
+        if name == "image-calibration":
+            pattern, counts = "*/*", (0, 1, 3, 5, 8, 12, 16, 20)
+        for count in counts:
+            before = files(broken / "work")
+            process = start(name, broken, broken / "work")
+            time.sleep(1.0)  # it needs more to begin with
+            kills += kill_when(process, lambda p=pattern, n=count: len(files(broken / "work", p)) >= n)
+            assert before.items() <= files(broken / "work").items()  # what is there is not made again
+        before = files(broken / "work")
+        found = finish(name, broken, broken / "work")
+        assert before.items() <= files(broken / "work").items()
+        assert_same(found, expected)
+        assert found["failures"] == {}
+    assert kills >= 10
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
+def test_reproduce_small_leaves_every_record_with_all_seeds_in_less_than_five_minutes(tmp_path):
+    root = Path(__file__).parents[2]
+    began = time.monotonic()
+    # with the environment of these tests, which is not to be renewed
+    variables = [f"BIN={Path(sys.executable).parent}", "READY=", f"SMALL={tmp_path}"]
+    done = subprocess.run(
+        ["make", "reproduce-small", *variables], cwd=root, capture_output=True, text=True, check=False, timeout=900
+    )
+    assert done.returncode == 0, done.stderr
+    seconds = time.monotonic() - began
+    found = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("*.json")}
+    lanes = {f"{name}-fashion-mnist-{protocol}" for name in IMAGE_STUDIES for protocol in ("paper", "ours")}
+    lanes |= {f"{name}-{lane}" for name in image_studies.WITH_BASELINES for lane in ("cifar-10-ours", "cifar-100-paper")}
+    assert set(found) == lanes == {path.stem for path in tmp_path.glob("*.svg")}
+    for name, entry in found.items():
+        assert entry["failures"] == {}, name
+        assert list(entry["seeds"]) == ["0", "1"], name
+    for lane in ("fashion-mnist-paper", "fashion-mnist-ours", "cifar-10-ours", "cifar-100-paper"):
+        for part in found[f"image-calibration-{lane}"]["seeds"].values():
+            rows = part["rows"]
+            assert rows["recentred LA"]["mmd_paper"] < rows["LA"]["mmd_paper"] < rows["MAP"]["mmd_paper"]
+            assert rows["HMC"]["inside"]
+    for part in found["marginals-fashion-mnist-paper"]["seeds"].values():
+        assert part["rows"]["recentred LA"]["ks"] < part["rows"]["LA"]["ks"]
+    assert seconds < 300.0
