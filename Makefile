@@ -2,8 +2,11 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
+# a process for each core and a thread for each process: most tests are too small to share cores
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+SMALL ?= .cache/reproduce-small
 
-.PHONY: help test test-slow lint types bench pages studies demo example clean
+.PHONY: help test test-slow lint types bench pages studies reproduce reproduce-small demo example clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -14,10 +17,10 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 test: lint types ## lint, types and all tests but the slow ones
-	$(BIN)/python -m pytest -m 'not slow'
+	$(PYTEST) -m 'not slow'
 
 test-slow: $(READY) ## the slow tests
-	$(BIN)/python -m pytest -m slow
+	$(PYTEST) -m slow
 
 lint: $(READY) ## ruff: style, imports, docstrings
 	$(BIN)/ruff check .
@@ -35,6 +38,27 @@ studies: $(READY) ## the four studies of docs/studies.md: records, tables and fi
 		$(BIN)/burnish study $$name --out .cache/studies && cp .cache/studies/$$name.json results/study-$$name.json || exit 1; \
 	done
 	$(MAKE) pages
+
+# DEVICE=cuda: on a GPU this is about an hour with training, on a CPU days
+reproduce: $(READY) ## the image studies on the real data sets (BURNISH_DATA, or a download), by both protocols; then records and pages
+	for dataset in fashion-mnist cifar-10 cifar-100; do for protocol in paper ours; do \
+		for name in image-calibration ood shift few-vs-many flow-from-prior marginals correlation; do \
+			$(BIN)/burnish study $$name --dataset $$dataset --protocol $$protocol --device $(or $(DEVICE),cpu) \
+				--work .cache/work --out results/images || exit 1; \
+		done; done; done
+	$(MAKE) pages
+
+# one lane after another for each data set and protocol, two at a time
+reproduce-small: $(READY) ## the image studies at a small scale, on made images: records, tables and figures, in less than five minutes
+	$(MAKE) --jobs 2 small-fashion-mnist-paper small-cifar-100-paper small-fashion-mnist-ours small-cifar-10-ours
+
+small-%: $(READY)
+	protocol=$(lastword $(subst -, ,$*)); dataset=$(patsubst %-$(lastword $(subst -, ,$*)),%,$*); \
+	names='image-calibration ood shift'; \
+	test $$dataset != fashion-mnist || names="$$names few-vs-many flow-from-prior marginals correlation"; \
+	for name in $$names; do \
+		OMP_NUM_THREADS=1 $(BIN)/burnish study $$name --small --dataset $$dataset --protocol $$protocol --out $(SMALL) || exit 1; \
+	done
 
 pages: $(READY) ## tables and figures of README and docs from the records in results/
 	$(BIN)/python benchmarks/tables.py
