@@ -1,5 +1,6 @@
 """Posteriors of image studies: the paper's base by its evidence, streams of their own, and files that are not made again."""
 
+import hashlib
 import types
 
 import pytest
@@ -19,6 +20,7 @@ from burnish.studies.image_posteriors import (
     RECENTRED,
     REFINE,
     _evidence_maximum,
+    _generator,
     _spread,
     fit_paper_base,
     flow_name,
@@ -95,6 +97,13 @@ def test_a_posterior_is_fitted_once_and_the_same_if_it_is_fitted_again(paper):
     posterior(problem, LA)  # which draws from a stream of its own
     path.unlink()
     assert torch.equal(posterior(problem, RECENTRED).draws, first.draws)
+
+
+def test_every_posterior_has_a_stream_of_its_own_that_is_the_same_everywhere(paper, ours):
+    seeds = {_generator(methods.problem, name).initial_seed() for methods in (paper, ours) for name in (LA, HMC, "flows")}
+    assert len(seeds) == 6
+    digest = hashlib.sha256(b"cifar-10-paper-0-HMC").digest()  # not `hash`, which differs between processes
+    assert _generator(paper.problem, HMC).initial_seed() == int.from_bytes(digest[:6], "big")
 
 
 @pytest.mark.parametrize("protocol", ["paper", "ours"])
