@@ -180,3 +180,15 @@ def test_refine_and_its_ladder_leave_draws_and_say_how_far_they_went(tmp_path):
         assert fit.draws.shape == (SETTINGS.num_draws, len(problem.theta))
         assert fit.facts["rung"] in ("laplace", "flow", "long flow", "hmc")
     assert fit.facts["precision"] > 0.0
+
+
+def test_draws_of_another_network_are_refused(tmp_path):
+    setting = make_setting("ours", tmp_path)
+    draws = posterior(make_problem(setting), RECENTRED).draws
+    again = make_problem(setting)
+    assert torch.equal(posterior(again, RECENTRED).draws, draws)
+    other = make_problem(setting)
+    with torch.no_grad():
+        other.network[0].weight += 1.0
+    with pytest.raises(ValueError, match=r"must be made with `network`.*Delete it"):
+        posterior(other, RECENTRED)

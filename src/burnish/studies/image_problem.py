@@ -17,6 +17,7 @@ from burnish.batches import Batch
 from burnish.features import split_last_layer
 from burnish.heads import LinearHead, Model
 from burnish.inference.prior import tune_prior
+from burnish.storage import fingerprint
 from burnish.studies.architectures import make_network
 from burnish.studies.corruptions import corrupted_mix
 from burnish.studies.data import Images
@@ -192,8 +193,12 @@ class ImageProblem:
         self._features: dict[str, Tensor] = {}
 
     def config(self) -> dict[str, Any]:
-        """What files of this problem are made with."""
-        return self.setting.config(self.seed)
+        """What draws of this problem are made with, the network among it: one that is trained anew may be another."""
+        return self.setting.config(self.seed) | {"network": self._fingerprint}
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        return fingerprint(self.network).values[:16]
 
     def name(self, what: str) -> str:
         """A file's name."""
