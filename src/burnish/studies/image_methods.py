@@ -31,7 +31,7 @@ from burnish.studies.image_posteriors import (
 from burnish.studies.image_problem import ImageProblem, Setting, forward
 from burnish.studies.training import read_trained
 
-__all__ = ["LABELS", "MAP", "TEMPERATURE", "LayerMethods", "Methods", "NetworkMethods", "grouped_probs"]
+__all__ = ["LABELS", "MAP", "TEMPERATURE", "LayerMethods", "Methods", "NetworkMethods", "grouped_probs", "num_samples"]
 
 MAP, TEMPERATURE = "MAP", "MAP-Temp"
 _CHUNK_ENTRIES = 2**24  # entries of one block of outputs
@@ -160,6 +160,12 @@ class NetworkMethods:
         for state in trained.states:
             network.load_state_dict(state)
             yield network.eval()
+
+
+def num_samples(setting: Setting, name: str) -> int:
+    """Draws behind a prediction: few of them, but all of HMC's under the paper's protocol, as in the paper."""
+    many = name == HMC and setting.protocol == "paper"
+    return setting.settings.num_draws if many else setting.settings.few
 
 
 @torch.no_grad()

@@ -8,8 +8,7 @@ from torch import Tensor
 from burnish import metrics
 from burnish.prediction import Prediction
 from burnish.studies.data import DATASETS
-from burnish.studies.image_methods import LABELS, MAP, TEMPERATURE, Methods
-from burnish.studies.image_posteriors import HMC
+from burnish.studies.image_methods import LABELS, MAP, TEMPERATURE, Methods, num_samples
 from burnish.studies.protocols import BENCHMARKS
 from burnish.studies.summaries import method_names, method_rows, printed_text, spread
 
@@ -25,8 +24,7 @@ def run_seed(methods: Methods) -> dict[str, Any]:
     setting = methods.setting
     rows: dict[str, Any] = {}
     for name in methods.names:
-        many = name == HMC and setting.protocol == "paper"
-        count = setting.settings.num_draws if many else setting.settings.few
+        count = num_samples(setting, name)
         inside = _familiarity(methods.predict(name, "test", count), name)
         rows[name] = {}
         for outside in setting.benchmark.outside:

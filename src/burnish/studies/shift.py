@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from burnish import metrics
-from burnish.studies.image_methods import LABELS, Methods
-from burnish.studies.image_posteriors import HMC
+from burnish.studies.image_methods import LABELS, Methods, num_samples
 from burnish.studies.printed import printed
 from burnish.studies.summaries import method_names, method_rows
 
@@ -18,8 +17,7 @@ def run_seed(methods: Methods) -> dict[str, Any]:
     setting = methods.setting
     rows: dict[str, Any] = {}
     for name in methods.names:
-        many = name == HMC and setting.protocol == "paper"
-        count = setting.settings.num_draws if many else setting.settings.few
+        count = num_samples(setting, name)
         scores = []
         for level in setting.levels:
             probs = methods.predict(name, f"shift {level}", count).probs
