@@ -52,7 +52,7 @@ class ImageSettings:
     lengths: tuple[int, ...] = (1, 5, 10, 30)
     """Of the paper's flows."""
     flow_epochs: int = 20
-    precisions: tuple[float, ...] = (1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 510.0, 1000.0, 2000.0, 4000.0)
+    precisions: tuple[float, ...] = (1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 510.0, 1e3, 2e3, 4e3, 8e3)
     num_splits: int = 2000
     """Random halves of HMC's chains, for the range of its MMD."""
     num_epochs: int | None = None
