@@ -4,6 +4,7 @@ import errno
 import gzip
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -192,6 +193,31 @@ def test_an_image_study_prints_a_table_and_leaves_a_figure_and_a_record(tmp_path
     assert record["config"]["seeds"] == [0, 1, 2]
     assert record["failures"] == {}
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"{place.name}.json", f"{place.name}.svg", "work"]
+
+
+@pytest.mark.usefixtures("quick_marginals")
+def test_a_record_of_an_image_study_is_added_to(tmp_path):
+    first = run("study", "marginals", "--small", "--seeds", "1", "--out", str(tmp_path))
+    assert first.exit_code == 0, first.output
+    place = tmp_path / "marginals-fashion-mnist-ours.json"
+    before = json.loads(place.read_text())
+    shutil.rmtree(tmp_path / "work")
+    found = run_marginals(tmp_path, "--extend")
+    assert found.exit_code == 0, found.output
+    after = json.loads(place.read_text())
+    assert list(after["seeds"]) == ["0", "1", "2"]
+    assert after["seeds"]["1"] == before["seeds"]["1"]
+
+
+@pytest.mark.usefixtures("quick_marginals")
+def test_a_record_that_cannot_be_added_to_is_refused_and_left_as_it_is(tmp_path):
+    missing = run_marginals(tmp_path, "--extend")
+    assert_refused(missing, 2, "`--extend` must find the record", "No such file", "Leave it out")
+    place = tmp_path / "marginals-fashion-mnist-ours.json"
+    for text, code, words in (("{", 2, "a damaged file"), ("[]", 1, "must be a record of an image study")):
+        place.write_text(text)
+        assert_refused(run_marginals(tmp_path, "--extend"), code, str(place), words)
+        assert place.read_text() == text
 
 
 @pytest.mark.usefixtures("quick_marginals")

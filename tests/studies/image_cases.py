@@ -18,6 +18,7 @@ SETTINGS = ImageSettings(
     few=4,
     num_chains=48,
     num_superchains=4,
+    spacing=4,
     lengths=(1, 2),
     flow_epochs=1,
     precisions=(0.1, 1.0, 10.0, 100.0),

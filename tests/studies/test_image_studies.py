@@ -77,12 +77,8 @@ def flat(value, place=""):
 
 
 def assert_same(found, expected):
-    """To the last bit but for the paper's flows: they are fitted side by side, and which ones are changes the rounding."""
-    found, expected = flat(found), flat(expected)
-    assert list(found) == list(expected)
-    for place, value in expected.items():
-        rounded = "LA-Refine" in place or "/weights/" in place  # whose grid is over all draws
-        assert found[place] == (pytest.approx(value, rel=1e-4, abs=1e-4) if rounded else value), place
+    """To the last bit."""
+    assert flat(found) == flat(expected)
 
 
 def test_a_record_says_what_was_done_with_what(tmp_path, made):
@@ -123,6 +119,52 @@ def test_finished_seeds_are_not_made_again(tmp_path, made):
     again = record(tmp_path)
     assert made == [1, 0, 2]
     assert again["seeds"] == found["seeds"]
+
+
+def test_a_record_is_enough_to_add_what_it_lacks(tmp_path, made, monkeypatch):
+    monkeypatch.setattr(ood, "run_seed", lambda methods: made.append(methods.problem.seed) or {"rows": {"MAP": 1.0}})
+    monkeypatch.setattr(ood, "run_baseline", lambda methods: {"rows": {methods.names[0]: 2.0}})
+    trained = []
+    monkeypatch.setattr(
+        image_studies, "train_missing", lambda setting, kind, seeds, progress: trained.append((kind, seeds)) or {}
+    )
+    first = record(tmp_path / "first", "ood", seeds=(0, 1), baseline_seeds=())
+    before = json.loads(json.dumps(first))
+    trained.clear()
+    found = record(tmp_path / "second", "ood", seeds=(0, 1), baseline_seeds=(1,), earlier=first)
+    assert trained == [("ours", ()), ("vb", (1,)), ("csghmc", (1,))]
+    assert made == [0, 1]
+    assert first == before  # the one that was given is left as it is
+    assert found["seeds"]["0"] == first["seeds"]["0"]
+    assert found["seeds"]["1"]["rows"] == {"MAP": 1.0, "VB": 2.0, "CSGHMC": 2.0}
+    assert found["config"] == first["config"] | {"baseline_seeds": [1]}
+    more = record(tmp_path / "third", "ood", seeds=(2,), baseline_seeds=(), earlier=found)
+    assert made == [0, 1, 2]
+    assert list(more["seeds"]) == ["0", "1", "2"]
+    assert (more["config"]["seeds"], more["config"]["baseline_seeds"]) == ([0, 1, 2], [1])
+    assert {seed: more["seeds"][seed] for seed in "01"} == found["seeds"]
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"study": "ood"}, "`earlier` must have `study` marginals, got ood"),
+        ({"version": 0}, "`earlier` must have `version` 1, got 0"),
+        ({"protocol": "paper"}, "`earlier` must have `protocol` ours, got paper"),
+        ({"num_draws": 7}, "`earlier` must have `num_draws` 32, got 7"),
+        ({"lengths": [3]}, r"`earlier` must have `lengths` \[1, 5\], got \[3\]"),
+        ({"config": 3}, "`earlier` must be a record of an image study"),
+        ({"seeds": None}, "`earlier` must be a record of an image study"),
+    ],
+)
+def test_records_of_something_else_cannot_be_added_to(tmp_path, made, change, text):
+    first = record(tmp_path, seeds=(0,))
+    for key, value in change.items():
+        place = first if key in first else first["config"]
+        place[key] = value
+    with pytest.raises(ValueError, match=text + r".*Leave it out to make a record anew\."):
+        record(tmp_path / "second", earlier=first)
+    assert made == [0]
 
 
 def test_studies_data_sets_and_protocols_do_not_share_parts(tmp_path, made, monkeypatch):
@@ -407,11 +449,13 @@ def test_reproduce_small_leaves_every_record_with_all_seeds_in_less_than_five_mi
     for name, entry in found.items():
         assert entry["failures"] == {}, name
         assert list(entry["seeds"]) == ["0", "1"], name
+    outside = []
     for lane in ("fashion-mnist-paper", "fashion-mnist-ours", "cifar-10-ours", "cifar-100-paper"):
         for part in found[f"image-calibration-{lane}"]["seeds"].values():
             rows = part["rows"]
             assert rows["recentred LA"]["mmd_paper"] < rows["LA"]["mmd_paper"] < rows["MAP"]["mmd_paper"]
-            assert rows["HMC"]["inside"]
+            outside.append(not rows["HMC"]["inside"])
+    assert sum(outside) <= 1  # each is with a chance of one in a hundred
     for part in found["marginals-fashion-mnist-paper"]["seeds"].values():
         assert part["rows"]["recentred LA"]["ks"] < part["rows"]["LA"]["ks"]
     assert seconds < 2 * 300.0 - 100.0  # of two cores, which are not always both busy

@@ -1,5 +1,6 @@
 """`burnish study`."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -35,6 +36,9 @@ def study(
         Path | None,
         typer.Option(help="Of an image study: folder that keeps networks, draws and seeds; OUT/work if not given."),
     ] = None,
+    extend: Annotated[
+        bool, typer.Option("--extend", help="Of an image study: keep what the record in OUT has, and add what it lacks.")
+    ] = False,
     small: Annotated[bool, typer.Option("--small", help="Of an image study: made images and small sizes, to try.")] = False,
     seed: Annotated[int | None, typer.Option(min=0, help="Of another study's data and draws; 0 if not given.")] = None,
     out: Annotated[Path, typer.Option(help="Folder for the record and the figure; made if it is missing.")] = Path(
@@ -73,6 +77,7 @@ def study(
         "data": data,
         "work": work,
         "small": small or None,
+        "extend": extend or None,
     }
     options = {"seed": seed} if name in IMAGE_STUDIES else image_options
     for option, value in options.items():
@@ -102,26 +107,36 @@ def _run_image_study(name: str, options: dict[str, Any], out: Path, as_json: boo
     from burnish.studies.image_studies import IMAGE_STUDIES, check_options, record_image_study
     from burnish.studies.records import summarise
 
+    extend = options.pop("extend", False)
     try:
         check_options(name, **{key: value for key, value in options.items() if key not in ("data", "work")})
     except (ValueError, TypeError) as error:
         _refuse(str(error))
+    place = out / f"{name}-{options.get('dataset', 'fashion-mnist')}-{options.get('protocol', 'ours')}"
+    earlier = _read_record(place.with_suffix(".json")) if extend else None
     make_folder(out)
     make_folder(options["work"], "--work")
     try:
-        record = record_image_study(name, progress=True, **options)
+        record = record_image_study(name, earlier=earlier, progress=True, **options)
     except (ValueError, TypeError, OSError, MemoryError, FitError, ModuleNotFoundError) as error:
-        _refuse(_reason(error), code=1)
+        _refuse(_reason(error).replace("`earlier`", f"`--extend`: {place}.json"), code=1)
     for seed, reason in record["failures"].items():
         typer.echo(f"Seed {seed} failed: {reason}", err=True)
     if not record["seeds"]:
         raise typer.Exit(1)
     config = record["config"]
-    place = out / f"{name}-{config['dataset']}-{config['protocol']}"
     title = f"{IMAGE_STUDIES[name]} ({config['dataset']}, protocol {config['protocol']}, {len(record['seeds'])} networks)"
     _leave(record, draw_image_study(record), place, as_json, title, summarise(record))
     if record["failures"]:
         raise typer.Exit(1)
+
+
+def _read_record(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        reason = _reason(error) if isinstance(error, OSError) else f"a damaged file ({error})"
+        _refuse(f"`--extend` must find the record {path}, got {reason}. Leave it out to make the record anew.")
 
 
 def _leave(

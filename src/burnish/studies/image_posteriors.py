@@ -74,29 +74,33 @@ def posterior(problem: ImageProblem, name: str) -> Fit:
 
 
 def prepare(problems: Sequence[ImageProblem]) -> None:
-    """Fits the paper's flows of all lengths for all problems that have none, in one go."""
+    """Fits the paper's flows of all lengths for all problems in one go, if any of them is missing.
+
+    Those that are there stay, but are fitted again: rounding depends on what is fitted together, and a study that was killed
+    between two of them must end with the same numbers.
+    """
     settings = problems[0].setting.settings
     names = [flow_name(length) for length in settings.lengths]
-    missing = [problem for problem in problems if any(_read(problem, name) is None for name in names)]
+    missing = {(problem, name) for problem in problems for name in names if _read(problem, name) is None}
     if not missing:
         return
-    bases = [fit_paper_base(problem)[0] for problem in missing]
-    paper = missing[0].setting.protocol == "paper"
-    targets = [_full_target(problem) for problem in missing]
+    bases = [fit_paper_base(problem)[0] for problem in problems]
+    paper = problems[0].setting.protocol == "paper"
+    targets = [_full_target(problem) for problem in problems]
     fits = fit_paper_flows(
         targets,
         bases,
         settings.lengths,
-        generators=[_generator(problem, "flows") for problem in missing],
+        generators=[_generator(problem, "flows") for problem in problems],
         num_epochs=settings.flow_epochs,
         likelihood_bias=not paper,
     )
-    for problem, flows in zip(missing, fits.posteriors, strict=True):
+    for problem, flows in zip(problems, fits.posteriors, strict=True):
         for name, flow in zip(names, flows, strict=True):
-            if _read(problem, name) is not None:
+            if (problem, name) not in missing:
                 continue
             generator = _generator(problem, name)
-            facts = {"seconds": fits.seconds, "together": len(missing) * len(names)}
+            facts = {"seconds": fits.seconds, "together": len(problems) * len(names)}
             facts |= {} if paper else _elbo(problem.target, flow, generator)
             _write(problem, name, Fit(flow.sample(settings.num_draws, generator=generator), facts))
 
@@ -176,7 +180,7 @@ def _fit_hmc(problem: ImageProblem, generator: torch.Generator) -> Fit:
         generator=generator,
         num_chains=settings.num_chains,
         num_superchains=settings.num_superchains,
-        min_draws=max(4, 2 * kept),  # fewer have no R-hat
+        min_draws=max(4, settings.spacing * kept),  # fewer have no R-hat
         min_ess=3.0 * settings.num_draws,
         max_seconds=settings.max_seconds,
     )

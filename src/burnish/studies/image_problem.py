@@ -44,9 +44,11 @@ class ImageSettings:
     """Of each posterior: the paper's."""
     few: int = 20
     """Draws behind a prediction."""
-    num_chains: int = 1200
-    """Of HMC: twice the draws, so that each comes from a chain of its own, and no two of them are correlated."""
-    num_superchains: int = 16
+    num_chains: int = 300
+    """Of HMC, which keeps twice as many draws as other posteriors have."""
+    num_superchains: int = 20
+    spacing: int = 25
+    """Draws of a chain from one that is kept to the next: they must be as good as independent, or ranges are too narrow."""
     max_seconds: float | None = None
     """Of HMC."""
     lengths: tuple[int, ...] = (1, 5, 10, 30)
@@ -70,6 +72,7 @@ class ImageSettings:
             few=8,
             num_chains=64,
             num_superchains=4,
+            spacing=4,
             lengths=(1, 5),
             flow_epochs=3,
             precisions=(0.1, 1.0, 10.0, 100.0, 1000.0),

@@ -1,10 +1,11 @@
 """Runs a study of the paper's image tables: networks, posteriors and results of each seed, and the record of all of them."""
 
 import contextlib
+import copy
 import importlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
@@ -53,6 +54,7 @@ def record_image_study(
     work: str | os.PathLike[str] = "burnish-work",
     settings: ImageSettings | None = None,
     small: bool = False,
+    earlier: Mapping[str, Any] | None = None,
     progress: bool = True,
 ) -> dict[str, Any]:
     """Runs what is missing of a study and describes all of it: configuration, origin, and the results of every seed.
@@ -70,11 +72,15 @@ def record_image_study(
         work: folder that keeps networks, draws and results of seeds, for this study and others, now and later.
         settings: other sizes than the paper's.
         small: made images and small sizes, to try it out.
+        earlier: a record of the same study, to which seeds and baselines that it lacks are added.
         progress: whether to say on a terminal what is going on.
     """
     chosen, compared, device = check_options(name, dataset, seeds, baseline_seeds, protocol, device, small)
     if settings is None:
         settings = ImageSettings.small() if small else ImageSettings()
+    sizes: dict[str, Any] = finite(asdict(settings))
+    common = {"dataset": dataset, "protocol": protocol, "made_images": small, **sizes}
+    known = {} if earlier is None else _check_earlier(earlier, name, common)
     source = cache(made_images if small else lambda what, split: load_images(what, split, data))
     setting = Setting(dataset, protocol, settings, source, Workspace(Path(work)), device)
     began = time.perf_counter()
@@ -82,13 +88,17 @@ def record_image_study(
     needed = [(dataset, "test"), (dataset, "train"), *((what, "test") for what in sorted(outside))]
     for what, split in needed:  # before the work, which the lack of one would end
         source(what, split)
-    parts, failures = _run(name, setting, chosen, compared, progress)
-    config: dict[str, Any] = {"dataset": dataset, "protocol": protocol, "seeds": chosen, "baseline_seeds": compared}
-    config |= {"made_images": small, **asdict(settings)}
+    results = _Results(name, setting, known)
+    _run(results, name, setting, chosen, compared, progress)
+    if earlier is not None:
+        chosen = tuple(sorted({*chosen, *earlier["config"]["seeds"]}))
+        compared = tuple(sorted({*compared, *earlier["config"]["baseline_seeds"]}))
+    config = {**common, "seeds": chosen, "baseline_seeds": compared}
     used = {} if small else {what: describe(what, split, data) for what, split in needed}
     seconds = time.perf_counter() - began
     record = {"study": name, "version": VERSION, "config": config, **origin(device), "seconds": seconds, "data": used}
-    described: dict[str, Any] = finite({**record, "failures": failures, "seeds": parts})
+    parts = {str(seed): results.parts[str(seed)] for seed in chosen if str(seed) in results.parts}
+    described: dict[str, Any] = finite({**record, "failures": results.failures, "seeds": parts})
     return described
 
 
@@ -111,69 +121,115 @@ def check_options(
     return chosen, compared, _check_device(device)
 
 
+class _Results:
+    """Results of a study by seed: of an earlier record, of files, or made and put there."""
+
+    def __init__(self, name: str, setting: Setting, earlier: Mapping[str, Any]) -> None:
+        self.parts: dict[str, Any] = copy.deepcopy(dict(earlier))
+        self.failures: dict[str, str] = {}
+        self._name, self._setting = name, setting
+
+    def missing(self, kind: str, seeds: Sequence[int]) -> tuple[int, ...]:
+        """Those of the seeds that have no results yet; the kind is one of `BASELINES`, or nothing for posteriors."""
+        return tuple(seed for seed in seeds if not self._known(kind, seed) and self._read(kind, seed) is None)
+
+    def fail(self, kind: str, seed: int, reason: str) -> None:
+        """What went wrong with a seed."""
+        self.failures[f"{kind} {seed}".strip()] = reason
+
+    def add(self, kind: str, seed: int, run: Callable[[], dict[str, Any]]) -> None:
+        """The results of one seed, or what went wrong."""
+        if self._known(kind, seed):
+            return
+        try:
+            found = self._read(kind, seed)
+            if found is None:
+                began = time.perf_counter()
+                part = run()
+                part |= {"seconds_in_all": time.perf_counter() - began, "origin": origin(self._setting.device)}
+                config = self._setting.config(seed)
+                self._setting.workspace.write_part(_part_name(self._name, self._setting, kind, seed), config, finite(part))
+                found = self._read(kind, seed)
+                assert found is not None
+        except _FAILURES as error:
+            self.fail(kind, seed, f"{type(error).__name__}: {error}")
+            return
+        if not kind:
+            self.parts[str(seed)] = found
+        elif str(seed) in self.parts:  # one more row of the network with the same seed
+            whole = self.parts[str(seed)]
+            whole["rows"] |= found["rows"]
+            whole.setdefault("baselines", {})[kind] = {key: found[key] for key in ("seconds_in_all", "origin")}
+
+    def _known(self, kind: str, seed: int) -> bool:
+        part = self.parts.get(str(seed))
+        return part is not None and (not kind or kind in part.get("baselines", {}))
+
+    def _read(self, kind: str, seed: int) -> dict[str, Any] | None:
+        place = _part_name(self._name, self._setting, kind, seed)
+        return self._setting.workspace.read_part(place, self._setting.config(seed))
+
+
 def _run(
-    name: str, setting: Setting, seeds: Sequence[int], baseline_seeds: Sequence[int], progress: bool
-) -> tuple[dict[str, Any], dict[str, str]]:
-    """The results of seeds, and what went wrong with others."""
+    results: _Results, name: str, setting: Setting, seeds: Sequence[int], baseline_seeds: Sequence[int], progress: bool
+) -> None:
+    """Adds what is missing."""
     study = _module(name)
-    failed = train_missing(setting, setting.protocol, tuple(seeds), progress=progress)
-    failures = {str(seed): text for seed, text in failed.items()}
-    parts: dict[str, Any] = {}
+    lacking = results.missing("", seeds)
+    failed = train_missing(setting, setting.protocol, lacking, progress=progress)
+    for seed, reason in failed.items():
+        results.fail("", seed, reason)
     with Stages(name, show=progress) as stages:
         with stages.stage("networks"):
-            problems = [ImageProblem(setting, seed) for seed in seeds if seed not in failed]
-        missing = [problem for problem in problems if _part(name, setting, "", problem.seed) is None]
-        if missing and name not in _WITHOUT_FLOWS:
+            trained = [seed for seed in seeds if seed in lacking or _is_trained(setting, seed)]
+            problems = {seed: ImageProblem(setting, seed) for seed in trained if seed not in failed}
+        if problems.keys() & set(lacking) and name not in _WITHOUT_FLOWS:
             with stages.stage("the paper's flows"), contextlib.suppress(*_FAILURES):
-                prepare(missing)  # where that fails, each seed tries for itself
-        with stages.stage("seeds", len(problems)):
-            for problem in stages.track(problems):
-                run = partial(study.run_seed, LayerMethods(problem))
-                _attempt(name, setting, "", problem.seed, run, parts, failures)
+                prepare(list(problems.values()))  # where that fails, each seed tries for itself
+        with stages.stage("seeds", len(seeds)):
+            for seed in stages.track([seed for seed in seeds if seed not in failed]):
+                results.add("", seed, partial(_run_seed, study, problems, seed))
     for kind in BASELINES if name in WITH_BASELINES else ():
-        failed = train_missing(setting, kind, tuple(baseline_seeds), progress=progress)
-        failures |= {f"{kind} {seed}": text for seed, text in failed.items()}
-        for seed in (seed for seed in baseline_seeds if seed not in failed):
-            run = partial(study.run_baseline, NetworkMethods(setting, kind, seed))
-            _attempt(name, setting, kind, seed, run, parts, failures)
-    return parts, failures
+        failed = train_missing(setting, kind, results.missing(kind, baseline_seeds), progress=progress)
+        for seed in baseline_seeds:
+            if seed in failed:
+                results.fail(kind, seed, failed[seed])
+            else:
+                results.add(kind, seed, partial(_run_baseline, study, setting, kind, seed))
 
 
-def _attempt(
-    name: str,
-    setting: Setting,
-    kind: str,
-    seed: int,
-    run: Callable[[], dict[str, Any]],
-    parts: dict[str, Any],
-    failures: dict[str, str],
-) -> None:
-    """Adds the results of one seed, from their file or made and put there, to those of others, or what went wrong."""
-    try:
-        found = _part(name, setting, kind, seed)
-        if found is None:
-            began = time.perf_counter()
-            part = run()
-            part |= {"seconds_in_all": time.perf_counter() - began, "origin": origin(setting.device)}
-            setting.workspace.write_part(_part_name(name, setting, kind, seed), setting.config(seed), finite(part))
-            found = _part(name, setting, kind, seed)
-            assert found is not None
-    except _FAILURES as error:
-        failures[f"{kind} {seed}".strip()] = f"{type(error).__name__}: {error}"
-        return
-    if not kind:
-        parts[str(seed)] = found
-    elif str(seed) in parts:  # one more row of the network with the same seed
-        parts[str(seed)]["rows"] |= found["rows"]
-        parts[str(seed)].setdefault("baselines", {})[kind] = {key: found[key] for key in ("seconds_in_all", "origin")}
+def _is_trained(setting: Setting, seed: int) -> bool:
+    """Not so where all that is left of a seed is its results."""
+    return setting.workspace.network(setting.dataset, setting.protocol, seed).exists()
 
 
-def _part(name: str, setting: Setting, kind: str, seed: int) -> dict[str, Any] | None:
-    return setting.workspace.read_part(_part_name(name, setting, kind, seed), setting.config(seed))
+def _run_seed(study: Any, problems: Mapping[int, ImageProblem], seed: int) -> dict[str, Any]:
+    found: dict[str, Any] = study.run_seed(LayerMethods(problems[seed]))
+    return found
+
+
+def _run_baseline(study: Any, setting: Setting, kind: str, seed: int) -> dict[str, Any]:
+    found: dict[str, Any] = study.run_baseline(NetworkMethods(setting, kind, seed))
+    return found
 
 
 def _part_name(name: str, setting: Setting, kind: str, seed: int) -> str:
     return "-".join(part for part in (name, setting.dataset, setting.protocol, kind, str(seed)) if part)
+
+
+def _check_earlier(earlier: Mapping[str, Any], name: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The seeds of a record that can be gone on with."""
+    found = earlier.get("config") if isinstance(earlier, Mapping) else None
+    parts = earlier.get("seeds") if isinstance(earlier, Mapping) else None
+    remedy = "Leave it out to make a record anew."
+    if not isinstance(found, Mapping) or not isinstance(parts, Mapping):
+        raise ValueError(f"`earlier` must be a record of an image study, got something else. {remedy}")
+    wanted = {"study": name, "version": VERSION, **config}
+    described = {"study": earlier.get("study"), "version": earlier.get("version"), **found}
+    for key, value in wanted.items():
+        if described.get(key) != value:
+            raise ValueError(f"`earlier` must have `{key}` {value}, got {described.get(key)}. {remedy}")
+    return dict(parts)
 
 
 def _check_device(device: str | torch.device) -> torch.device:
