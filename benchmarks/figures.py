@@ -17,8 +17,10 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
+from burnish.report.image_figures import draw_image_study
 from burnish.report.study_figures import draw_study
 from burnish.studies.records import STUDIES
+from reproduction_tables import pictured, read
 from tables import load
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "figures"
@@ -96,7 +98,8 @@ def overview() -> str:
 def figures() -> dict[str, str]:
     """Every figure as SVG text, by the name of its file."""
     studies = {f"study-{name}.svg": draw_study(load(f"study-{name}")) + "\n" for name in STUDIES}
-    return {"overview.svg": overview(), **studies}
+    images = {f"{name}.svg": draw_image_study(read(name)) + "\n" for name in pictured()}
+    return {"overview.svg": overview(), **studies, **images}
 
 
 def main() -> None:

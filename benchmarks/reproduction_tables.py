@@ -1,15 +1,26 @@
 """Tables of docs/reproduction: the image studies as their commands print them, how they were made, and what they show."""
 
 import json
+import statistics
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from burnish.studies.claims import Claim, calibration_claims, ood_claims
+from burnish.studies.image_methods import LABELS, MAP, TEMPERATURE
+from burnish.studies.image_posteriors import BURNISH, HMC, LA, RECENTRED, REFINE, flow_name
 from burnish.studies.image_studies import IMAGE_STUDIES
+from burnish.studies.printed import Printed, printed
 from burnish.studies.protocols import BENCHMARKS, PROTOCOLS
+from burnish.studies.summaries import method_names, method_rows, spread
 
-__all__ = ["claim_list", "claimed", "image_notes", "names", "read"]
+__all__ = ["SUMMARIES", "claim_list", "claimed", "image_notes", "names", "pictured", "read"]
 
+Table = tuple[list[str], list[list[str]]]
+
+# of the overview
+METHODS = (MAP, TEMPERATURE, LA, flow_name(5), RECENTRED, BURNISH, REFINE, HMC, "VB", "CSGHMC")
 FOLDER = Path(__file__).resolve().parent.parent / "results" / "images"
 
 
@@ -17,6 +28,18 @@ def names() -> list[str]:
     """Of the records that are there."""
     wanted = [f"{study}-{dataset}-{protocol}" for study in IMAGE_STUDIES for dataset in BENCHMARKS for protocol in PROTOCOLS]
     return [name for name in wanted if (FOLDER / f"{name}.json").exists()]
+
+
+def pictured() -> list[str]:
+    """Of the records whose figures stand in the pages: of most studies one protocol is enough."""
+    shown = {"image-calibration": PROTOCOLS, "ood": ("ours",), "shift": ("ours",)}
+    wanted = {
+        f"{study}-{dataset}-{protocol}"
+        for study in IMAGE_STUDIES
+        for dataset in BENCHMARKS
+        for protocol in shown.get(study, ("paper",))
+    }
+    return [name for name in names() if name in wanted]
 
 
 def read(name: str) -> dict[str, Any]:
@@ -32,7 +55,7 @@ def image_notes(record: dict[str, Any]) -> str:
     lines = [f"{count} network{'s' if count > 1 else ''} (seeds {', '.join(parts)}), means and standard errors"]
     if config["baseline_seeds"] and any("baselines" in part for part in parts.values()):
         lines.append(f"VB and CSGHMC of seeds {', '.join(map(str, config['baseline_seeds']))}")
-    lines.append(f"predictions by {config['few']} draws unless said otherwise, averaged over sets of them")
+    lines.append(f"predictions by {config['few']} draws unless said otherwise")
     if record["failures"]:
         lines.append("failed: " + "; ".join(f"{seed}: {reason}" for seed, reason in record["failures"].items()))
     sets = "; ".join(record["data"].values())
@@ -58,3 +81,75 @@ def claim_list(name: str) -> str:
 def _line(claim: Claim) -> str:
     verdict = "Holds" if claim.holds else "Does not hold"
     return f"- **{verdict}.** {claim.statement[0].upper()}{claim.statement[1:]}: {claim.measured}."
+
+
+def _overview() -> Table:
+    """NLL and calibration error of every method on every data set, without the defects of the paper's protocol."""
+    records = [read(name) for name in names() if name.startswith("image-calibration-") and name.endswith("-ours")]
+    header = ["method"]
+    for record in records:
+        title = BENCHMARKS[record["config"]["dataset"]].title
+        header += [f"{title}: NLL", "ECE, %"]
+    rows = []
+    for method in METHODS:
+        cells = [LABELS.get(method, method)]
+        for record in records:
+            found = [row["few"] for row in method_rows(list(record["seeds"].values()), method)]
+            cells += [spread([row["nll"] for row in found], 4), spread([row["ece"] for row in found], 1, 100.0)]
+        rows.append(cells)
+    return header, rows
+
+
+def _judges() -> Table:
+    """How HMC, which all others are compared with, was run, and whether it can be relied on."""
+    rows = []
+    for name in names():
+        if not name.startswith("image-calibration-"):
+            continue
+        record = read(name)
+        config, parts = record["config"], list(record["seeds"].values())
+        fits = [row["fit"] for row in method_rows(parts, HMC)]
+        title, paper = BENCHMARKS[config["dataset"]].title, config["protocol"] == "paper"
+        known = printed("hmc_mean_rhat", title) if paper else None
+        precisions = [part["target"]["precision"] for part in parts]
+        rows.append(
+            [
+                f"{title}, {config['protocol']}",
+                f"{parts[0]['target']['parameters']:,}",
+                " to ".join(f"{value:g}" for value in sorted({min(precisions), max(precisions)})),
+                f"{config['num_chains']:,}",
+                f"{min(fit['num_draws'] for fit in fits):,}",
+                f"{max(fit['nested_rhat'] for fit in fits):.4f}",
+                f"{max(fit['rhat'] for fit in fits):.3f}",
+                spread([fit["mean_rhat"] for fit in fits], 3),
+                f"{known.mean:g}" if isinstance(known, Printed) else "",
+                spread([fit["seconds"] for fit in fits], 1),
+            ]
+        )
+    sizes = ["parameters", "prior precision", "chains", "draws in all"]
+    return ["", *sizes, "nested R-hat", "R-hat", "mean R-hat", "printed", "seconds"], rows
+
+
+def _ood_scores(name: str) -> Table:
+    """FPR95 and AUROC by each score, over all other data sets."""
+    parts = list(read(name)["seeds"].values())
+    scores = ("confidence", "entropy", "mutual information")
+    labels = ("largest probability", *scores[1:])
+    header = ["mean over the sets", *(f"{rate} by {label}" for rate in ("FPR95, %", "AUROC, %") for label in labels)]
+    rows = []
+    for method in method_names(parts):
+        cells = []
+        for rate in ("fpr95", "auroc"):
+            for score in scores:
+                found = [row for row in method_rows(parts, method) if all(score in row[key] for key in parts[0]["sizes"])]
+                values = [statistics.fmean(row[key][score][rate] for key in parts[0]["sizes"]) for row in found]
+                cells.append(spread(values, 1, 100.0))
+        rows.append([LABELS.get(method, method), *cells])
+    return header, rows
+
+
+SUMMARIES: dict[str, Callable[[], Table]] = {
+    "image-overview": _overview,
+    "image-judges": _judges,
+    **{f"scores-{name}": partial(_ood_scores, name) for name in names() if name.startswith("ood-")},
+}

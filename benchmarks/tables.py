@@ -17,7 +17,7 @@ from typing import Any
 
 from burnish.studies.records import STUDIES, summarise
 from predictive_tables import SOURCES
-from reproduction_tables import claim_list, claimed, image_notes, names, read
+from reproduction_tables import SUMMARIES, claim_list, claimed, image_notes, names, read
 from study_tables import NOTES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -455,6 +455,7 @@ TABLES: dict[str, Callable[[], str]] = {
     **{f"study-{name}": partial(study, name) for name in STUDIES},
     **{name: partial(image_study, name) for name in names()},
     **{f"claims-{name}": partial(claim_list, name) for name in claimed()},
+    **{name: partial(lambda make: markdown(*make()), make) for name, make in SUMMARIES.items()},
 }
 
 

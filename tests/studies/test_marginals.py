@@ -63,6 +63,9 @@ def test_densities_are_of_weights_on_a_grid_over_all_draws(ours, part):
         columns = [posterior(problem, name).draws[: SETTINGS.num_draws, entry["index"]] for name in entry["densities"]]
         assert entry["grid"][0] == pytest.approx(float(torch.stack(columns).min()), abs=1e-5)
         assert entry["grid"][-1] == pytest.approx(float(torch.stack(columns).max()), abs=1e-5)
+        own = posterior(problem, HMC).draws[: SETTINGS.num_draws, entry["index"]]
+        near = [value for value in entry["grid"] if float(own.min()) - 1e-5 <= value <= float(own.max()) + 1e-5]
+        assert len(near) > len(entry["grid"]) / 2
         assert entry["network"] == float(problem.theta[entry["index"]])
         assert {len(values) for values in entry["densities"].values()} == {len(entry["grid"])}
     assert marginals.run_seed(ours)["weights"] == part["weights"]

@@ -36,6 +36,7 @@ _COLUMNS = {
     "tv": ("TV to HMC", 4, 1.0, ""),
     **_SHARED,
     "ece": ("ECE, %", 1, 100.0, ""),
+    "elbo": ("ELBO", 0, 1.0, ""),
     **_SECONDS,
 }
 _SCORES = ("accuracy", "nll", "brier", "ece")
@@ -159,7 +160,7 @@ def _score(probs: Tensor, labels: Tensor) -> dict[str, float]:
 
 def _values(parts: list[Any], name: str, column: str) -> list[float | None]:
     rows = method_rows(parts, name)
-    if column == "seconds":
-        return [row["fit"]["seconds"] for row in rows if "fit" in row]
+    if column in ("seconds", "elbo"):
+        return [row["fit"][column] for row in rows if column in row.get("fit", {})]
     flat = [row | row["few"] for row in rows]
     return [row[column] for row in flat if column in row]

@@ -94,7 +94,7 @@ def record_image_study(
         chosen = tuple(sorted({*chosen, *earlier["config"]["seeds"]}))
         compared = tuple(sorted({*compared, *earlier["config"]["baseline_seeds"]}))
     config = {**common, "seeds": chosen, "baseline_seeds": compared}
-    used = {} if small else {what: describe(what, split, data) for what, split in needed}
+    used = {} if small else {f"{what} {split}": describe(what, split, data) for what, split in needed}
     seconds = time.perf_counter() - began
     record = {"study": name, "version": VERSION, "config": config, **origin(device), "seconds": seconds, "data": used}
     parts = {str(seed): results.parts[str(seed)] for seed in chosen if str(seed) in results.parts}

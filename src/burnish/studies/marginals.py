@@ -52,10 +52,11 @@ def _distances(draws: Tensor, reference: Tensor) -> Tensor:
 
 
 def _densities(draws: Mapping[str, Tensor], theta: Tensor, index: int) -> dict[str, Any]:
-    """On a grid over all draws of all posteriors."""
+    """On a grid over all draws of all posteriors, finer where HMC's are: others can be ten times as wide."""
     columns = {name: part[:, index].double().cpu() for name, part in draws.items()}
-    low, high = (f(torch.stack([f(column) for column in columns.values()])) for f in (torch.amin, torch.amax))
-    grid = torch.linspace(float(low), float(high), _NUM_POINTS, dtype=torch.float64)
+    spans = torch.cat(list(columns.values())), columns[HMC]
+    parts = [torch.linspace(*map(float, span.aminmax()), _NUM_POINTS // 2, dtype=torch.float64) for span in spans]
+    grid = torch.cat(parts).sort().values
     return {
         "index": index,
         "network": float(theta[index]),

@@ -1,12 +1,13 @@
 """How numbers of several seeds are written into tables, with the paper's beside them."""
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from burnish.studies.printed import Printed, printed
 
-__all__ = ["method_names", "method_rows", "printed_text", "spread"]
+__all__ = ["method_names", "method_rows", "printed_text", "spread", "standard_error"]
 
 
 def method_names(parts: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -26,7 +27,12 @@ def spread(values: Sequence[float | None], digits: int, scale: float = 1.0) -> s
     if not known:
         return ""
     mean = f"{statistics.fmean(known):.{digits}f}"
-    return mean if len(known) == 1 else f"{mean} ± {statistics.stdev(known) / len(known) ** 0.5:.{digits}f}"
+    return mean if len(known) == 1 else f"{mean} ± {standard_error(known):.{digits}f}"
+
+
+def standard_error(values: Sequence[float]) -> float:
+    """Of their mean; of one value, without bounds."""
+    return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.inf
 
 
 def printed_text(*keys: str) -> str:
