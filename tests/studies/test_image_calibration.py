@@ -123,7 +123,7 @@ def make_part(shift=0.0):
     for name in (MAP, LA, RECENTRED):
         rows[name] |= {"mmd": 0.5, "mmd_paper": 0.7, "tv": 0.01}
     for name in (LA, RECENTRED):
-        rows[name]["fit"] = {"seconds": 2.0}
+        rows[name]["fit"] = {"seconds": 2.0, "elbo": -1234.4}
     return {"rows": rows}
 
 
@@ -145,9 +145,9 @@ def test_the_papers_table_has_the_printed_values_below_ours():
 
 def test_our_table_has_none():
     header, rows = summary(make_record("fashion-mnist", "ours", make_part()))
-    assert header == ["method", "MMD", "TV to HMC", "NLL", "accuracy, %", "Brier", "ECE, %", "seconds"]
+    assert header == ["method", "MMD", "TV to HMC", "NLL", "accuracy, %", "Brier", "ECE, %", "ELBO", "seconds"]
     assert [row[0] for row in rows] == ["network (MAP)", "VB", "LA", "recentred LA"]
-    assert rows[2] == ["LA", "0.50000", "0.0100", "0.3000", "90.0", "0.1500", "5.0", "2.0"]
+    assert rows[2] == ["LA", "0.50000", "0.0100", "0.3000", "90.0", "0.1500", "5.0", "-1234", "2.0"]
 
 
 def test_a_score_that_is_no_number_leaves_its_cell_empty():

@@ -55,7 +55,8 @@ def _densities(draws: Mapping[str, Tensor], theta: Tensor, index: int) -> dict[s
     """On a grid over all draws of all posteriors, finer where HMC's are: others can be ten times as wide."""
     columns = {name: part[:, index].double().cpu() for name, part in draws.items()}
     spans = torch.cat(list(columns.values())), columns[HMC]
-    parts = [torch.linspace(*map(float, span.aminmax()), _NUM_POINTS // 2, dtype=torch.float64) for span in spans]
+    ends = [(float(span.min()), float(span.max())) for span in spans]
+    parts = [torch.linspace(low, high, _NUM_POINTS // 2, dtype=torch.float64) for low, high in ends]
     grid = torch.cat(parts).sort().values
     return {
         "index": index,
