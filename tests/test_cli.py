@@ -186,22 +186,22 @@ def test_an_image_study_prints_a_table_and_leaves_a_figure_and_a_record(tmp_path
     result = run_marginals(tmp_path, "--protocol", "paper", "--dataset", "cifar-10")
     assert result.exit_code == 0, result.output
     assert "0.2500 ± 0.0000" in result.output
-    assert "cifar-10, protocol paper, 3 networks" in result.output
-    place = tmp_path / "marginals-cifar-10-paper"
+    assert "(cifar-10, made images, protocol paper, 3 networks)" in " ".join(result.output.split())
+    place = tmp_path / "marginals-cifar-10-paper-small"
     assert Path(result.output.split("The figure: ")[1].strip()) == place.with_suffix(".svg").resolve()
     record = json.loads(place.with_suffix(".json").read_text())
     assert record["config"]["seeds"] == [0, 1, 2]
     assert record["failures"] == {}
-    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{place.name}.json", f"{place.name}.svg", "work"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{place.name}.json", f"{place.name}.svg", "work-small"]
 
 
 @pytest.mark.usefixtures("quick_marginals")
 def test_a_record_of_an_image_study_is_added_to(tmp_path):
     first = run("study", "marginals", "--small", "--seeds", "1", "--out", str(tmp_path))
     assert first.exit_code == 0, first.output
-    place = tmp_path / "marginals-fashion-mnist-ours.json"
+    place = tmp_path / "marginals-fashion-mnist-ours-small.json"
     before = json.loads(place.read_text())
-    shutil.rmtree(tmp_path / "work")
+    shutil.rmtree(tmp_path / "work-small")
     found = run_marginals(tmp_path, "--extend")
     assert found.exit_code == 0, found.output
     after = json.loads(place.read_text())
@@ -210,10 +210,21 @@ def test_a_record_of_an_image_study_is_added_to(tmp_path):
 
 
 @pytest.mark.usefixtures("quick_marginals")
+def test_a_record_with_more_seeds_is_not_replaced(tmp_path):
+    assert run_marginals(tmp_path).exit_code == 0
+    place = tmp_path / "marginals-fashion-mnist-ours-small.json"
+    before = place.read_bytes()
+    fewer = run("study", "marginals", "--small", "--seeds", "1", "--out", str(tmp_path))
+    assert_refused(fewer, 2, "`--seeds` must have all seeds of the record", "got none for 0, 2", "Pass --extend")
+    assert place.read_bytes() == before
+    assert run_marginals(tmp_path).exit_code == 0
+
+
+@pytest.mark.usefixtures("quick_marginals")
 def test_a_record_that_cannot_be_added_to_is_refused_and_left_as_it_is(tmp_path):
     missing = run_marginals(tmp_path, "--extend")
     assert_refused(missing, 2, "`--extend` must find the record", "No such file", "Leave it out")
-    place = tmp_path / "marginals-fashion-mnist-ours.json"
+    place = tmp_path / "marginals-fashion-mnist-ours-small.json"
     for text, code, words in (("{", 2, "a damaged file"), ("[]", 1, "must be a record of an image study")):
         place.write_text(text)
         assert_refused(run_marginals(tmp_path, "--extend"), code, str(place), words)
@@ -225,10 +236,10 @@ def test_an_image_study_prints_its_record_as_json_and_works_where_it_is_told_to(
     result = run_marginals(tmp_path / "out", "--json", "--work", str(tmp_path / "elsewhere"), "--baselines", "none")
     assert result.exit_code == 0, result.output
     record = json.loads(result.stdout)
-    assert record == json.loads((tmp_path / "out" / "marginals-fashion-mnist-ours.json").read_text())
+    assert record == json.loads((tmp_path / "out" / "marginals-fashion-mnist-ours-small.json").read_text())
     assert record["config"]["baseline_seeds"] == []
     assert (tmp_path / "elsewhere" / "parts").is_dir()
-    assert not (tmp_path / "out" / "work").exists()
+    assert not (tmp_path / "out" / "work-small").exists()
 
 
 def test_a_seed_that_fails_is_said_the_others_are_shown_and_the_exit_code_is_one(tmp_path, quick_marginals):
@@ -237,13 +248,13 @@ def test_a_seed_that_fails_is_said_the_others_are_shown_and_the_exit_code_is_one
     assert result.exit_code == 1
     assert isinstance(result.exception, SystemExit)
     assert result.stderr == "Seed 1 failed: FitError: the chains diverged; use more.\n"
-    assert "2 networks" in result.stdout
-    record = json.loads((tmp_path / "marginals-fashion-mnist-ours.json").read_text())
+    assert "2 networks" in " ".join(result.stdout.split())
+    record = json.loads((tmp_path / "marginals-fashion-mnist-ours-small.json").read_text())
     assert record["failures"] == {"1": "FitError: the chains diverged; use more."}
     assert list(record["seeds"]) == ["0", "2"]
     quick_marginals.clear()
     assert run_marginals(tmp_path).exit_code == 0
-    assert list(json.loads((tmp_path / "marginals-fashion-mnist-ours.json").read_text())["seeds"]) == ["0", "1", "2"]
+    assert list(json.loads((tmp_path / "marginals-fashion-mnist-ours-small.json").read_text())["seeds"]) == ["0", "1", "2"]
 
 
 def test_where_all_seeds_fail_there_is_no_record(tmp_path, quick_marginals):
@@ -251,21 +262,25 @@ def test_where_all_seeds_fail_there_is_no_record(tmp_path, quick_marginals):
     result = run_marginals(tmp_path)
     assert result.exit_code == 1
     assert result.stderr.count("failed: FitError") == 3
-    assert [path.name for path in tmp_path.iterdir()] == ["work"]
+    assert [path.name for path in tmp_path.iterdir()] == ["work-small"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--dataset", "mnist"], "`dataset` must be one of 'fashion-mnist', 'cifar-10', 'cifar-100', got 'mnist'"),
-        (["--protocol", "theirs"], "`protocol` must be one of 'paper', 'ours', got 'theirs'"),
-        (["--seeds", "0,x"], "`--seeds` must be numbers such as 0,1,2 or 0-4, got '0,x'"),
-        (["--seeds", "2-1"], "`--seeds` must be numbers such as 0,1,2 or 0-4, got '2-1'"),
+        (["--dataset", "mnist"], "`--dataset` must be one of 'fashion-mnist', 'cifar-10', 'cifar-100', got 'mnist'"),
+        (["--protocol", "theirs"], "`--protocol` must be one of 'paper', 'ours', got 'theirs'"),
+        (["--seeds", "0,x"], "`--seeds` must be numbers such as 0,1,2 or 0-4, at most 1,000 in a range, got '0,x'"),
+        (["--seeds", "2-1"], "`--seeds` must be numbers such as 0,1,2 or 0-4, at most 1,000 in a range, got '2-1'"),
         *((["--seeds", text], f"got {text!r}") for text in ("", "-1", "0-", "1,,2", "²", "1.5", "0-99999", "9" * 30)),
-        (["--seeds", "1,0-2"], "`seeds` must be different and at least one, got [1, 0, 1, 2]"),
-        (["--baselines", "first"], "`--baselines` must be numbers such as 0,1,2 or 0-4, got 'first'"),
-        (["--seeds", "0,1", "--baselines", "2"], "`baseline_seeds` must be among the seeds [0, 1], got [2]"),
-        (["--device", "gpu"], "`device` must be a device such as 'cpu' or 'cuda', got 'gpu'"),
+        (["--seeds", "1,0-2"], "`--seeds` must be different and at least one, got [1, 0, 1, 2]"),
+        (
+            ["--baselines", "first"],
+            "`--baselines` must be numbers such as 0,1,2 or 0-4, at most 1,000 in a range, got 'first'",
+        ),
+        (["--seeds", "0,1", "--baselines", "2"], "`--baselines` must be among the seeds [0, 1], got [2]"),
+        (["--data", "here"], "`--data` must be left out with `--small`, got here"),
+        (["--device", "gpu"], "`--device` must be a device such as 'cpu' or 'cuda', got 'gpu'"),
         (["--seed", "3"], "`--seed` must be left out for ood, got 3: it is an option of studies without images"),
     ],
 )
@@ -274,12 +289,17 @@ def test_wrong_options_of_an_image_study_are_refused_and_nothing_is_made(tmp_pat
     assert not (tmp_path / "out").exists()
 
 
+def test_baselines_of_a_study_that_has_none_are_refused(tmp_path):
+    result = run_marginals(tmp_path / "out", "--baselines", "0")
+    assert_refused(result, 2, "`--baselines` must be left out for marginals, which has no baselines. Leave them out.")
+
+
 @pytest.mark.parametrize(
     ("arguments", "option"),
     [
         *((["--dataset", "cifar-10"], "dataset"), (["--seeds", "0"], "seeds"), (["--baselines", "none"], "baselines")),
         *((["--protocol", "ours"], "protocol"), (["--device", "cpu"], "device"), (["--data", "here"], "data")),
-        *((["--work", "here"], "work"), (["--small"], "small")),
+        *((["--work", "here"], "work"), (["--small"], "small"), (["--extend"], "extend")),
     ],
 )
 def test_options_of_image_studies_are_refused_for_others(tmp_path, arguments, option):
@@ -291,7 +311,7 @@ def test_options_of_image_studies_are_refused_for_others(tmp_path, arguments, op
 def test_a_gpu_that_is_not_there_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     result = run("study", "ood", "--small", "--device", "cuda", "--out", str(tmp_path / "out"))
-    assert_refused(result, 2, "`device` must be one that torch can use, got 'cuda', of no GPU. Pass 'cpu'.")
+    assert_refused(result, 2, "`--device` must be one that torch can use, got 'cuda', but torch sees no GPU. Pass 'cpu'.")
 
 
 @pytest.mark.usefixtures("quick_marginals")
@@ -330,18 +350,18 @@ def test_a_full_disk_is_said_in_one_line_and_the_next_run_completes(tmp_path, mo
     monkeypatch.setattr(os, "fsync", full)
     result = run_marginals(tmp_path)
     assert_refused(result, 1, "marginals-fashion-mnist-ours-1.json", "No space left on device. Free some space")
-    (first,) = (tmp_path / "work" / "parts").iterdir()
+    (first,) = (tmp_path / "work-small" / "parts").iterdir()
     kept = first.name, first.read_bytes(), first.stat().st_mtime_ns
     assert kept[0] == "marginals-fashion-mnist-ours-0.json"
     assert run_marginals(tmp_path).exit_code == 0
     assert (first.name, first.read_bytes(), first.stat().st_mtime_ns) == kept
-    assert list(json.loads((tmp_path / "marginals-fashion-mnist-ours.json").read_text())["seeds"]) == ["0", "1", "2"]
+    assert list(json.loads((tmp_path / "marginals-fashion-mnist-ours-small.json").read_text())["seeds"]) == ["0", "1", "2"]
 
 
 @pytest.mark.usefixtures("quick_marginals")
 def test_a_record_that_cannot_be_written_is_said_in_one_line_and_what_was_there_stays(tmp_path, monkeypatch):
     assert run_marginals(tmp_path).exit_code == 0
-    record = tmp_path / "marginals-fashion-mnist-ours.json"
+    record = tmp_path / "marginals-fashion-mnist-ours-small.json"
     before = record.read_bytes()
 
     def full(file):
@@ -356,7 +376,7 @@ def test_a_record_that_cannot_be_written_is_said_in_one_line_and_what_was_there_
 @pytest.mark.parametrize("damage", ["truncated", "version", "settings", "folder"])
 def test_a_part_that_is_not_what_is_wanted_is_said_in_one_line_and_kept(tmp_path, damage):
     assert run_marginals(tmp_path).exit_code == 0
-    part = tmp_path / "work" / "parts" / "marginals-fashion-mnist-ours-1.json"
+    part = tmp_path / "work-small" / "parts" / "marginals-fashion-mnist-ours-1.json"
     content = json.loads(part.read_text())
     if damage == "truncated":
         part.write_bytes(part.read_bytes()[:100])

@@ -62,9 +62,10 @@ def make_methods(protocol: str, folder: Path) -> LayerMethods:
     return LayerMethods(problem)
 
 
-def make_record(dataset: str, protocol: str, *parts: dict) -> dict:
-    """A record with these results of seeds 0, 1 and so on."""
-    return {"config": {"dataset": dataset, "protocol": protocol}, "seeds": {str(k): part for k, part in enumerate(parts)}}
+def make_record(dataset: str, protocol: str, *parts: dict, made: bool = False) -> dict:
+    """A record of these seeds."""
+    config = {"dataset": dataset, "protocol": protocol, "made_images": made}
+    return {"config": config, "seeds": {str(k): part for k, part in enumerate(parts)}}
 
 
 def scores(nll: float, ece: float = 0.05) -> dict[str, float]:

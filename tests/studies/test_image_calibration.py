@@ -143,6 +143,11 @@ def test_the_papers_table_has_the_printed_values_below_ours():
     assert rows[6][-1] == "2.0 ± 0.0"
 
 
+def test_printed_values_are_not_put_beside_made_images():
+    _, rows = summary(make_record("fashion-mnist", "paper", make_part(), made=True))
+    assert "  printed" not in [row[0] for row in rows]
+
+
 def test_our_table_has_none():
     header, rows = summary(make_record("fashion-mnist", "ours", make_part()))
     assert header == ["method", "MMD", "TV to HMC", "NLL", "accuracy, %", "Brier", "ECE, %", "ELBO", "seconds"]

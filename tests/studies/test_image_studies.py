@@ -89,7 +89,7 @@ def test_a_record_says_what_was_done_with_what(tmp_path, made):
         "dataset": "cifar-10",
         "protocol": "paper",
         "seeds": [0, 1, 2],
-        "baseline_seeds": [0],
+        "baseline_seeds": [],
         "made_images": True,
         **settings,
     }
@@ -357,7 +357,7 @@ def test_wrong_options_are_refused_before_anything_is_made(tmp_path, options, er
 
 def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    with pytest.raises(ValueError, match="`device` must be one that torch can use, got 'cuda', of no GPU"):
+    with pytest.raises(ValueError, match="`device` must be one that torch can use, got 'cuda', but torch sees no GPU"):
         check_options("ood", device="cuda")
 
 

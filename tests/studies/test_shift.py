@@ -44,7 +44,7 @@ def make_part(nll):
 @pytest.mark.parametrize(("dataset", "protocol"), [("cifar-10", "paper"), ("cifar-10", "ours"), ("cifar-100", "paper")])
 def test_the_table_shows_the_papers_figure_where_there_is_one(dataset, protocol):
     header, rows = shift.summary(make_record(dataset, protocol, make_part(0.2), make_part(0.4)))
-    assert header == ["NLL at level", "0", "1", "2", "3", "4", "5"]
+    assert header == ["NLL at level, corrupted in the style of CIFAR-10-C", "0", "1", "2", "3", "4", "5"]
     assert rows[0] == ["network (MAP)", *["0.3000"] * 6]
     shown = [row for row in rows if row[0] == "  printed"]
     known = [f"{value:.4f}" for value in printed("shift_corrupted_cifar10_nll", "MAP")]

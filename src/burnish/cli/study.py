@@ -1,7 +1,7 @@
 """`burnish study`."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +12,9 @@ from burnish.cli.folders import make_folder
 __all__ = ["study"]
 
 _MAX_DIGITS, _MAX_SEEDS = 18, 1000  # of a seed, and in a range of them
+_PIPE_WIDTH = 160  # of tables that are not printed on a terminal
+# what an option is called where it is not an argument's own name
+_OPTIONS = {"baseline_seeds": "baselines", "folder": "data"}
 
 
 def study(
@@ -34,7 +37,9 @@ def study(
     data: Annotated[str | None, typer.Option(help="Of an image study: folder with data sets; see `burnish data`.")] = None,
     work: Annotated[
         Path | None,
-        typer.Option(help="Of an image study: folder that keeps networks, draws and seeds; OUT/work if not given."),
+        typer.Option(
+            help="Of an image study: folder that keeps networks, draws and seeds; OUT/work, or OUT/work-small with --small."
+        ),
     ] = None,
     extend: Annotated[
         bool, typer.Option("--extend", help="Of an image study: keep what the record in OUT has, and add what it lacks.")
@@ -82,12 +87,14 @@ def study(
     options = {"seed": seed} if name in IMAGE_STUDIES else image_options
     for option, value in options.items():
         if value is not None:
-            option = "baselines" if option == "baseline_seeds" else option
+            option = _OPTIONS.get(option, option)
             which = "image studies" if "seed" not in options else "studies without images"
             _refuse(f"`--{option}` must be left out for {name}, got {value}: it is an option of {which}. Leave it out.")
     if name in IMAGE_STUDIES:
         given = {option: value for option, value in image_options.items() if value is not None}
-        _run_image_study(name, {"work": out / "work", **given}, out, as_json)
+        if small and data is not None:
+            _refuse(f"`--data` must be left out with `--small`, got {data}: images are made. Leave one of them out.")
+        _run_image_study(name, {"work": out / ("work-small" if small else "work"), **given}, out, as_json)
     else:
         make_folder(out)
         _run_study(name, seed or 0, out, as_json)
@@ -98,7 +105,7 @@ def _run_study(name: str, seed: int, out: Path, as_json: bool) -> None:
     from burnish.studies.records import STUDIES, record_study, summarise
 
     record = record_study(name, seed=seed, progress=True)
-    _leave(record, draw_study(record), out / name, as_json, STUDIES[name], summarise(record))
+    _leave(record, draw_study, out / name, as_json, STUDIES[name], summarise)
 
 
 def _run_image_study(name: str, options: dict[str, Any], out: Path, as_json: bool) -> None:
@@ -109,11 +116,12 @@ def _run_image_study(name: str, options: dict[str, Any], out: Path, as_json: boo
 
     extend = options.pop("extend", False)
     try:
-        check_options(name, **{key: value for key, value in options.items() if key not in ("data", "work")})
+        wanted = check_options(name, **{key: value for key, value in options.items() if key not in ("data", "work")})
     except (ValueError, TypeError) as error:
-        _refuse(str(error))
-    place = out / f"{name}-{options.get('dataset', 'fashion-mnist')}-{options.get('protocol', 'ours')}"
-    earlier = _read_record(place.with_suffix(".json")) if extend else None
+        _refuse(_reason(error))
+    parts = (name, options.get("dataset", "fashion-mnist"), options.get("protocol", "ours"))
+    place = out / "-".join((*parts, "small") if options.get("small") else parts)
+    earlier = _read_record(Path(f"{place}.json"), extend, *wanted[:2])
     make_folder(out)
     make_folder(options["work"], "--work")
     try:
@@ -124,28 +132,43 @@ def _run_image_study(name: str, options: dict[str, Any], out: Path, as_json: boo
         typer.echo(f"Seed {seed} failed: {reason}", err=True)
     if not record["seeds"]:
         raise typer.Exit(1)
-    config = record["config"]
-    title = f"{IMAGE_STUDIES[name]} ({config['dataset']}, protocol {config['protocol']}, {len(record['seeds'])} networks)"
-    _leave(record, draw_image_study(record), place, as_json, title, summarise(record))
+    config, count = record["config"], len(record["seeds"])
+    about = [config["dataset"], *(["made images"] if config["made_images"] else []), f"protocol {config['protocol']}"]
+    title = f"{IMAGE_STUDIES[name]} ({', '.join(about)}, {count} network{'s' if count > 1 else ''})"
+    _leave(record, draw_image_study, place, as_json, title, summarise)
     if record["failures"]:
         raise typer.Exit(1)
 
 
-def _read_record(path: Path) -> Any:
+def _read_record(path: Path, extend: bool, seeds: Sequence[int], baseline_seeds: Sequence[int]) -> Any:
+    """The record that is to be added to; one that is not must not hold more than the new one will."""
     try:
-        return json.loads(path.read_bytes())
+        found = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
-        reason = _reason(error) if isinstance(error, OSError) else f"a damaged file ({error})"
-        _refuse(f"`--extend` must find the record {path}, got {reason}. Leave it out to make the record anew.")
+        if extend:
+            reason = error.strerror if isinstance(error, OSError) else f"a damaged file ({error})"
+            _refuse(f"`--extend` must find the record {path}, got {reason}. Leave it out to make the record anew.")
+        return None
+    if extend:
+        return found
+    config = found.get("config", {}) if isinstance(found, dict) else {}
+    for option, key, asked in (("seeds", "seeds", seeds), ("baselines", "baseline_seeds", baseline_seeds)):
+        lost = sorted({*config.get(key, ())} - {*asked})
+        if lost:
+            _refuse(
+                f"`--{option}` must have all seeds of the record {path}, got none for {', '.join(map(str, lost))}. "
+                "Pass --extend to keep them, or another --out."
+            )
+    return None
 
 
 def _leave(
     record: Mapping[str, Any],
-    figure: str,
+    draw: Callable[[Mapping[str, Any]], str],
     place: Path,
     as_json: bool,
     title: str,
-    table: tuple[list[str], list[list[str]]],
+    summarise: Callable[[Mapping[str, Any]], tuple[list[str], list[list[str]]]],
 ) -> None:
     """Writes record and figure, and prints one of record and table."""
     from burnish.storage import replace_file
@@ -154,13 +177,13 @@ def _leave(
     text = record_text(record)
     try:
         replace_file(place.with_name(f"{place.name}.json"), f"{text}\n".encode())
-        replace_file(place.with_name(f"{place.name}.svg"), f"{figure}\n".encode())
+        replace_file(place.with_name(f"{place.name}.svg"), f"{draw(record)}\n".encode())
     except OSError as error:
         _refuse(_reason(error), code=1)
     if as_json:
         typer.echo(text)
         return
-    _print_study(title, *table)
+    _print_study(title, *summarise(record))
     typer.echo(f"{record['seconds']:.0f} s in all. The figure: {place.resolve()}.svg")
 
 
@@ -173,7 +196,10 @@ def _reason(error: Exception) -> str:
     """What went wrong, in one line; errors of ours about files say it all in what the system says of others."""
     if isinstance(error, OSError) and error.strerror and error.filename is None:
         return error.strerror
-    return str(error) or type(error).__name__
+    text = str(error) or type(error).__name__
+    for name in ("dataset", "seeds", "baseline_seeds", "protocol", "device", "folder"):
+        text = text.replace(f"`{name}`", f"`--{_OPTIONS.get(name, name)}`")
+    return text
 
 
 def _read_seeds(option: str, text: str | None) -> list[int] | None:
@@ -186,7 +212,8 @@ def _read_seeds(option: str, text: str | None) -> list[int] | None:
         ends = first, last if dash else first
         known = all(end.isdecimal() and len(end) <= _MAX_DIGITS for end in ends)
         if not known or not 0 <= int(ends[1]) - int(ends[0]) < _MAX_SEEDS:
-            _refuse(f"`{option}` must be numbers such as 0,1,2 or 0-4, got {text!r}. Pass some.")
+            rule = f"numbers such as 0,1,2 or 0-4, at most {_MAX_SEEDS:,} in a range"
+            _refuse(f"`{option}` must be {rule}, got {text!r}. Pass some.")
         found += range(int(ends[0]), int(ends[1]) + 1)
     return found
 
@@ -202,4 +229,5 @@ def _print_study(title: str, header: list[str], rows: list[list[str]]) -> None:
         table.add_column(column, justify="right")
     for row in rows:
         table.add_row(*row)
-    Console(width=max(120, Console().width)).print(table)
+    console = Console()
+    Console(width=console.width if console.is_terminal else _PIPE_WIDTH).print(table)

@@ -13,7 +13,7 @@ from burnish.studies.image_methods import LABELS, MAP, TEMPERATURE
 from burnish.studies.image_posteriors import BURNISH, FLOW, HMC, LA, RECENTRED, REFINE, flow_name
 from burnish.studies.printed import Printed, printed
 from burnish.studies.protocols import BENCHMARKS
-from burnish.studies.summaries import method_names, method_rows
+from burnish.studies.summaries import is_comparable, method_names, method_rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -102,7 +102,7 @@ class Results:
     @property
     def is_comparable(self) -> bool:
         """Whether what the paper prints is about the same: its protocol, on its images."""
-        return self.is_paper and not self.config["made_images"]
+        return is_comparable(self.config)
 
     @property
     def subject(self) -> str:

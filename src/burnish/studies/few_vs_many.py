@@ -13,7 +13,7 @@ from burnish.studies.image_methods import LayerMethods, grouped_probs
 from burnish.studies.image_posteriors import BURNISH, HMC, LA, RECENTRED, fit_paper_base
 from burnish.studies.paper_scores import paper_ece
 from burnish.studies.protocols import BENCHMARKS
-from burnish.studies.summaries import method_names, method_rows, printed_text, spread
+from burnish.studies.summaries import is_comparable, method_names, method_rows, printed_text, spread
 
 __all__ = ["run_seed", "summary"]
 
@@ -60,7 +60,7 @@ def summary(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
             spread([row["ece"] for row in found], 1, 100.0),
         ]
         known = [printed_text("few_vs_many_samples", title, name, key) for key in ("nll", "ece")]
-        rows.append([name, *cells, *(known if record["config"]["protocol"] == "paper" else ("", ""))])
+        rows.append([name, *cells, *(known if is_comparable(record["config"]) else ("", ""))])
     return ["method", "NLL", "the paper's ECE, %", "ECE, %", "printed NLL", "printed ECE, %"], rows
 
 

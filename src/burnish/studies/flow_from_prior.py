@@ -18,14 +18,14 @@ from burnish.studies.image_posteriors import fit_paper_base
 from burnish.studies.paper_flows import fit_paper_flows
 from burnish.studies.printed import printed
 from burnish.studies.protocols import BENCHMARKS
-from burnish.studies.summaries import spread
+from burnish.studies.summaries import is_comparable, spread
 from burnish.target import Target
 
 __all__ = ["run_seed", "summary"]
 
 LENGTHS = (1, 5, 10, 20)
 STARTS = ("N(0,I)+NF", "LA+NF")
-_TIMED = 200  # steps of one flow alone, from which the time of all of them is extrapolated
+_TIMED = 100  # steps of one flow alone, from which the time of all of them is extrapolated
 
 
 def run_seed(methods: LayerMethods) -> dict[str, Any]:
@@ -62,20 +62,20 @@ def run_seed(methods: LayerMethods) -> dict[str, Any]:
 def summary(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Header and rows: NLL and seconds by length; under the paper's protocol with what it prints."""
     parts = list(record["seeds"].values())
-    dataset, paper = record["config"]["dataset"], record["config"]["protocol"] == "paper"
+    dataset, comparable = record["config"]["dataset"], is_comparable(record["config"])
     table = "flow_from_prior_vs_from_laplace_cifar10_nll"
     rows = []
     for name in STARTS:
         by_length = zip(*(part["nll"][name] for part in parts), strict=True)
         rows.append([f"NLL, {name}", *(spread(values, 4) for values in by_length)])
         known = printed(table, name)
-        if paper and dataset == "cifar-10" and isinstance(known, list):
+        if comparable and dataset == "cifar-10" and isinstance(known, list):
             rows.append(["  printed", *(f"{value:.4f}" for value in known)])
     seconds = list(zip(*(part["seconds"] for part in parts), strict=True))
     rows.append(["seconds of one flow alone", *(spread(values, 1) for values in seconds)])
     rows.append(["more from 5 to 10 layers, %", "", "", spread([_growth(part["seconds"]) for part in parts], 0), ""])
     known = printed("refinement_seconds_rtx2080ti_20_epochs", BENCHMARKS[dataset].title)
-    if paper and isinstance(known, list):
+    if comparable and isinstance(known, list):
         rows.append(["  printed", "", "", f"{_growth(known):.0f}", ""])
     return ["layers", *map(str, parts[0]["lengths"])], rows
 

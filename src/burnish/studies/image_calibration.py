@@ -13,7 +13,7 @@ from burnish.studies.image_methods import LABELS, LayerMethods, Methods, grouped
 from burnish.studies.image_posteriors import HMC, REFINE
 from burnish.studies.paper_scores import paper_ece, paper_mmd
 from burnish.studies.protocols import BENCHMARKS
-from burnish.studies.summaries import method_names, method_rows, printed_text, spread
+from burnish.studies.summaries import is_comparable, method_names, method_rows, printed_text, spread
 
 __all__ = ["run_baseline", "run_seed", "summary"]
 
@@ -70,6 +70,7 @@ def run_seed(methods: LayerMethods) -> dict[str, Any]:
             "points": len(problem.target.data),
             "test_points": len(problem.setting.labels("test")),
             "found_precision": search.precision,
+            "warnings": problem.warnings,
             "grid": [[candidate.precision, candidate.score] for candidate in search.candidates],
         },
         "temperature": methods.temperature,
@@ -88,7 +89,7 @@ def summary(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
         cells = [spread(_values(parts, name, key), digits, scale) for key, (_, digits, scale, _) in columns.items()]
         rows.append([LABELS.get(name, name), *cells])
         known = [printed_text("calibration_last_layer", title, name, key) if key else "" for *_, key in columns.values()]
-        if paper and any(known):
+        if is_comparable(record["config"]) and any(known):
             rows.append(["  printed", *known])
     return ["method", *(label for label, *_ in columns.values())], rows
 

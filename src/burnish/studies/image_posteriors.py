@@ -2,6 +2,7 @@
 
 import hashlib
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -197,17 +198,20 @@ def _fit_refine(problem: ImageProblem, generator: torch.Generator) -> Fit:
     head.bias.copy_(problem.theta[weights.num_features * weights.num_outputs :])
     train, validation = (problem.batch(name) for name in ("train", "validation"))
     began = time.perf_counter()
-    bnn = refine(
-        head,
-        (train.inputs, train.targets),
-        validation=(validation.inputs, validation.targets),
-        seed=problem.seed,
-        progress=False,
-    )
+    with warnings.catch_warnings(record=True) as said:  # of results that are not trusted
+        warnings.simplefilter("always")
+        bnn = refine(
+            head,
+            (train.inputs, train.targets),
+            validation=(validation.inputs, validation.targets),
+            seed=problem.seed,
+            progress=False,
+        )
     facts = {
         "seconds": time.perf_counter() - began,
         "rung": bnn.rungs[-1].method,
         "trusted": bnn.verdict.trusted,
+        "warnings": [str(each.message) for each in said],
         "prior_mean": bnn.tuning.prior_mean,
         "precision": bnn.tuning.precision,
         "data": bnn.tuning.data,

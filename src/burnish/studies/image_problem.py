@@ -5,6 +5,7 @@ does not see the biases, which therefore stay at the prior. Under ours they are 
 one of a grid that predicts held-out points best.
 """
 
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -194,6 +195,8 @@ class ImageProblem:
         self.backbone, self.model, theta = split_last_layer(self.network, example=example)
         self.theta = theta.detach()
         self._features: dict[str, Tensor] = {}
+        self.warnings: list[str] = []
+        """What was said while the target was made, for the record."""
 
     def config(self) -> dict[str, Any]:
         """What draws of this problem are made with, the network among it: one that is trained anew may be another."""
@@ -222,18 +225,21 @@ class ImageProblem:
         """The log posterior that every method is after; under the paper's protocol without its biases, see `lift`."""
         if self.setting.protocol == "paper":
             return Target(self.without_bias, self.batch("train"), self.setting.benchmark.precision)
-        return tune_prior(
-            Target(self.model, self.batch("train"), 1.0),
-            validation=self.batch("validation"),
-            precisions=self.setting.settings.precisions,
-        )
+        return self._tuned(Target(self.model, self.batch("train"), 1.0))
 
     @cached_property
     def search(self) -> Target:
         """The target with the precision of the grid that predicts held-out points best, under either protocol."""
         if self.setting.protocol == "ours":
             return self.target
-        return tune_prior(self.target, validation=self.batch("validation"), precisions=self.setting.settings.precisions)
+        return self._tuned(self.target)
+
+    def _tuned(self, target: Target) -> Target:
+        with warnings.catch_warnings(record=True) as said:  # of precisions at a bound, which the grid in the record shows
+            warnings.simplefilter("always")
+            tuned = tune_prior(target, validation=self.batch("validation"), precisions=self.setting.settings.precisions)
+        self.warnings += [str(each.message) for each in said]
+        return tuned
 
     @cached_property
     def without_bias(self) -> Model:

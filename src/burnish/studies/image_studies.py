@@ -83,7 +83,6 @@ def record_image_study(
     known = {} if earlier is None else _check_earlier(earlier, name, common)
     source = cache(made_images if small else lambda what, split: load_images(what, split, data))
     setting = Setting(dataset, protocol, settings, source, Workspace(Path(work)), device)
-    began = time.perf_counter()
     outside = setting.benchmark.outside if name == "ood" else ()
     needed = [(dataset, "test"), (dataset, "train"), *((what, "test") for what in sorted(outside))]
     for what, split in needed:  # before the work, which the lack of one would end
@@ -95,9 +94,10 @@ def record_image_study(
         compared = tuple(sorted({*compared, *earlier["config"]["baseline_seeds"]}))
     config = {**common, "seeds": chosen, "baseline_seeds": compared}
     used = {} if small else {f"{what} {split}": describe(what, split, data) for what, split in needed}
-    seconds = time.perf_counter() - began
-    record = {"study": name, "version": VERSION, "config": config, **origin(device), "seconds": seconds, "data": used}
+    record = {"study": name, "version": VERSION, "config": config, **origin(device), "data": used}
     parts = {str(seed): results.parts[str(seed)] for seed in chosen if str(seed) in results.parts}
+    # of all seeds, whenever they were made: without training, and without what other studies had left
+    record["seconds"] = sum(part["seconds_in_all"] for part in parts.values())
     described: dict[str, Any] = finite({**record, "failures": results.failures, "seeds": parts})
     return described
 
@@ -118,7 +118,9 @@ def check_options(
     chosen = tuple((0, 1) if small else BENCHMARKS[dataset].seeds) if seeds is None else tuple(seeds)
     compared = chosen[: 1 if small else 2] if baseline_seeds is None else tuple(baseline_seeds)
     _check_seeds(chosen, compared)
-    return chosen, compared, _check_device(device)
+    if baseline_seeds and name not in WITH_BASELINES:
+        raise ValueError(f"`baseline_seeds` must be left out for {name}, which has no baselines. Leave them out.")
+    return chosen, compared if name in WITH_BASELINES else (), _check_device(device)
 
 
 class _Results:
@@ -219,17 +221,27 @@ def _part_name(name: str, setting: Setting, kind: str, seed: int) -> str:
 
 def _check_earlier(earlier: Mapping[str, Any], name: str, config: Mapping[str, Any]) -> dict[str, Any]:
     """The seeds of a record that can be gone on with."""
-    found = earlier.get("config") if isinstance(earlier, Mapping) else None
-    parts = earlier.get("seeds") if isinstance(earlier, Mapping) else None
     remedy = "Leave it out to make a record anew."
-    if not isinstance(found, Mapping) or not isinstance(parts, Mapping):
+    if not _is_record(earlier):
         raise ValueError(f"`earlier` must be a record of an image study, got something else. {remedy}")
+    found, parts = earlier["config"], earlier["seeds"]
     wanted = {"study": name, "version": VERSION, **config}
     described = {"study": earlier.get("study"), "version": earlier.get("version"), **found}
     for key, value in wanted.items():
         if described.get(key) != value:
             raise ValueError(f"`earlier` must have `{key}` {value}, got {described.get(key)}. {remedy}")
     return dict(parts)
+
+
+def _is_record(record: Any) -> bool:
+    """Whether it has the parts that every record of an image study has."""
+    if not isinstance(record, Mapping) or not all(isinstance(record.get(key), Mapping) for key in ("config", "seeds")):
+        return False
+    lists = (record["config"].get(key) for key in ("seeds", "baseline_seeds"))
+    parts = record["seeds"].values()
+    return all(isinstance(each, list) for each in lists) and all(
+        isinstance(part, Mapping) and {"seconds_in_all", "origin"} < part.keys() for part in parts
+    )
 
 
 def _check_device(device: str | torch.device) -> torch.device:
@@ -240,8 +252,9 @@ def _check_device(device: str | torch.device) -> torch.device:
     if found.type not in ("cpu", "cuda"):
         raise ValueError(f"`device` must be a device such as 'cpu' or 'cuda', got {device!r}. Pass 'cpu'.")
     if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
-        count = torch.cuda.device_count() or "no"
-        raise ValueError(f"`device` must be one that torch can use, got {str(device)!r}, of {count} GPU. Pass 'cpu'.")
+        count = torch.cuda.device_count()
+        seen = f"torch sees {count} GPUs" if count else "torch sees no GPU"
+        raise ValueError(f"`device` must be one that torch can use, got {str(device)!r}, but {seen}. Pass 'cpu'.")
     return found
 
 

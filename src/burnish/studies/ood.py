@@ -10,7 +10,7 @@ from burnish.prediction import Prediction
 from burnish.studies.data import DATASETS
 from burnish.studies.image_methods import LABELS, MAP, TEMPERATURE, Methods, num_samples
 from burnish.studies.protocols import BENCHMARKS
-from burnish.studies.summaries import method_names, method_rows, printed_text, spread
+from burnish.studies.summaries import is_comparable, method_names, method_rows, printed_text, spread
 
 __all__ = ["PRINTED_NAMES", "run_baseline", "run_seed", "summary"]
 
@@ -48,9 +48,10 @@ def summary(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
         rows.append([LABELS.get(name, name), *(spread(values, 1, 100.0) for values in rates)])
         title = BENCHMARKS[dataset].title
         known = [printed_text("ood_fpr95_detail", title, PRINTED_NAMES.get(key, key), name) for key in outside]
-        if record["config"]["protocol"] == "paper" and any(known):
+        if is_comparable(record["config"]) and any(known):
             rows.append(["  printed", *known])
-    return ["FPR95, %", *(DATASETS[key].title for key in outside)], rows
+    sizes = parts[0]["sizes"]
+    return ["FPR95, %", *(f"{DATASETS[key].title} ({sizes[key]:,})" for key in outside)], rows
 
 
 def _familiarity(prediction: Prediction, name: str) -> dict[str, Tensor]:

@@ -7,7 +7,7 @@ from typing import Any
 from burnish import metrics
 from burnish.studies.image_methods import LABELS, Methods, num_samples
 from burnish.studies.printed import printed
-from burnish.studies.summaries import method_names, method_rows
+from burnish.studies.summaries import is_comparable, method_names, method_rows
 
 __all__ = ["run_baseline", "run_seed", "summary"]
 
@@ -38,9 +38,9 @@ def summary(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     for name in method_names(parts):
         found = [row["nll"] for row in method_rows(parts, name)]
         rows.append([LABELS.get(name, name), *(f"{statistics.fmean(values):.4f}" for values in zip(*found, strict=True))])
-        if record["config"]["dataset"] == "cifar-10" and record["config"]["protocol"] == "paper":
+        if record["config"]["dataset"] == "cifar-10" and is_comparable(record["config"]):
             known = printed("shift_corrupted_cifar10_nll", name)
             if isinstance(known, list):
                 rows.append(["  printed", *(f"{value:.4f}" for value in known)])
-    what = "degrees" if record["config"]["dataset"] == "fashion-mnist" else "level"
+    what = "degrees" if record["config"]["dataset"] == "fashion-mnist" else "level, corrupted in the style of CIFAR-10-C"
     return [f"NLL at {what}", *map(str, levels)], rows

@@ -7,7 +7,12 @@ from typing import Any
 
 from burnish.studies.printed import Printed, printed
 
-__all__ = ["method_names", "method_rows", "printed_text", "spread", "standard_error"]
+__all__ = ["is_comparable", "method_names", "method_rows", "printed_text", "spread", "standard_error"]
+
+
+def is_comparable(config: Mapping[str, Any]) -> bool:
+    """Whether what the paper prints is about the same as a record of this configuration: its protocol, on its images."""
+    return bool(config["protocol"] == "paper" and not config["made_images"])
 
 
 def method_names(parts: Sequence[Mapping[str, Any]]) -> list[str]:
