@@ -1,6 +1,7 @@
 """Corrupted images: what each kind does to images whose answer is known, and the promises that all kinds keep."""
 
 import math
+import os
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from scipy import stats
 from burnish.noise import make_generator
 from burnish.studies import image_filters
 from burnish.studies.corruptions import KINDS, LEVELS, STRENGTHS, corrupt, corrupted_mix
+from burnish.studies.data import load_images
 
 BLURS = ("defocus_blur", "glass_blur", "motion_blur", "zoom_blur", "gaussian_blur")
 WITHOUT_CHANCE = {
@@ -33,6 +35,15 @@ def scenes(count, *, channels=3, height=32, width=32, seed=0):
     waves = 0.7 * waves[:, :1] + 0.3 * waves
     disk = (down - 0.5) ** 2 + (right - draw[:, :1, 0]) ** 2 < 0.06
     return (255.0 * torch.where(disk, 1.0 - waves, waves)).round().to(torch.uint8)
+
+
+def textures(count, *, seed=0):
+    """Noise of 32x32 pixels whose amplitude falls with frequency as in photographs, in muted colours."""
+    frequency = torch.hypot(torch.fft.fftfreq(32)[:, None], torch.fft.rfftfreq(32)).clamp_min(1.0 / 32)
+    noise = torch.randn(count, 4, 32, 32, generator=make_generator(seed))
+    waves = torch.fft.irfft2(torch.fft.rfft2(noise) / frequency, s=(32, 32))
+    waves = waves / waves.std((2, 3), keepdim=True)
+    return (120.0 + 45.0 * waves[:, :1] + 15.0 * waves[:, 1:]).round().clamp(0.0, 255.0).to(torch.uint8)
 
 
 def flat(value, count=4, *, channels=3, side=32):
@@ -69,6 +80,37 @@ def test_every_kind_keeps_shape_dtype_input_and_random_state(kind, untouched_rng
 def test_level_five_is_further_from_the_original_than_level_one(kind):
     images = scenes(20)
     assert distance(kind, 5, images) > 1.2 * distance(kind, 1, images) > 0.0
+
+
+# levels after which pixels are nearer to the original, or as near; the docstring of STRENGTHS says why
+NOT_FURTHER = {
+    "elastic_transform": {1, 2, 3, 4},
+    "glass_blur": {1, 2, 4},
+    "motion_blur": {3},
+    "saturate": {2},
+}
+
+
+def check_neighbours(kind, images):
+    steps = [distance(kind, level, images) for level in LEVELS]
+    nearer = {level for level in LEVELS[:-1] if steps[level] < 1.02 * steps[level - 1]}
+    assert nearer == NOT_FURTHER.get(kind, set()), steps
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_level_is_further_from_the_original_than_the_one_before_with_known_exceptions(kind):
+    check_neighbours(kind, textures(40))
+
+
+@pytest.mark.data
+@pytest.mark.skipif(not os.environ.get("BURNISH_DATA"), reason="needs data sets under BURNISH_DATA")
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_exceptions_are_those_of_real_images(kind):
+    try:
+        images = load_images("cifar-10", "test")
+    except FileNotFoundError:
+        pytest.skip("cifar-10 is not under BURNISH_DATA")
+    check_neighbours(kind, images.pixels[:500])
 
 
 def test_elastic_distortion_bends_ever_more():
@@ -354,6 +396,15 @@ def test_a_mix_is_uniform_over_kinds_and_images_and_seeded(untouched_rng):
     assert all(torch.equal(a, b) for a, b in zip((mixed, drawn, kinds), again, strict=True))
     assert not torch.equal(kinds, other[2])
     assert not torch.equal(drawn, other[1])
+
+
+def test_levels_of_a_mix_have_the_same_images_under_the_same_kinds():
+    images, labels = scenes(9), torch.arange(9)
+    mixes = [corrupted_mix(images, labels, level, count=80, seed=5) for level in LEVELS]
+    for mixed, drawn, kinds in mixes[1:]:
+        assert torch.equal(drawn, mixes[0][1])
+        assert torch.equal(kinds, mixes[0][2])
+        assert not torch.equal(mixed, mixes[0][0])
 
 
 def test_a_mix_of_grey_images_leaves_saturation_out():

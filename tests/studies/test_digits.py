@@ -76,23 +76,14 @@ def test_letters_look_like_the_digits_in_all_but_shape():
     assert set(imagery.LETTERS).isdisjoint("BCDGIJLOQSTUZ")
 
 
-def test_rotation_is_exact_in_quarter_turns_and_smooth_between():
-    images = digits.load_split(0).test.inputs[:20]
-    assert torch.equal(imagery.rotate_images(images, 90), torch.rot90(images, 1, (2, 3)))
-    assert torch.equal(imagery.rotate_images(images, 360), images)
-    nearly = imagery.rotate_images(images, 89.9)
-    assert torch.allclose(nearly, imagery.rotate_images(images, 90), atol=0.02)
-    assert torch.allclose(imagery.rotate_images(images, 0.01), images, atol=0.01)
-    with pytest.raises(ValueError, match="`images` must have shape"):
-        imagery.rotate_images(images[:, 0], 10)
-
-
 def test_the_images_outside_are_no_digits_and_no_turned_zeros():
     test = digits.load_split(0).test
     sets = imagery.outside_images(test, 30, seed=0)
     assert [len(images) for images in sets.values()] == [30, int((test.targets != 0).sum()), 30]
     for images in sets.values():
         assert rows_of(images).isdisjoint(rows_of(test.inputs))
+    upright = test.inputs[test.targets != 0]
+    assert torch.equal(sets["digits on their side"], upright.transpose(2, 3).flip(2))  # counter-clockwise
 
 
 def test_the_demo_has_its_rows_in_order_and_every_number(demo):

@@ -33,20 +33,14 @@ def main() -> None:
 @app.command("list", short_help="What there is, on which terms, and where it lies here.")
 def list_datasets(data: _Data = None) -> None:
     """List all data sets: what each is, its splits, its terms, and where it was found."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
     from burnish.studies.data import DATASETS
 
     folders = _folders(data)
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("name", no_wrap=True)
-    for column in ("what it is", "splits", "terms", "where"):
-        table.add_column(column, overflow="fold")
-    for dataset in DATASETS.values():
-        table.add_row(dataset.name, dataset.what, ", ".join(dataset.splits), dataset.terms, _where(dataset, folders))
-    Console(width=max(140, Console().width), markup=False, highlight=False).print(table)
+    try:
+        blocks = [_describe(dataset, folders) for dataset in DATASETS.values()]
+    except OSError as error:
+        _leave(error, 1)
+    typer.echo("\n\n".join(blocks))
 
 
 @app.command(short_help="Fetch data sets from their homes, with checksums.")
@@ -61,20 +55,31 @@ def fetch(
 ) -> None:
     """Fetch data sets into a folder, or into the cache, where everything looks that is not told another folder.
 
-    Files that are there and intact are kept. See `burnish data list` for the terms of each set.
+    Files that are there and intact are kept. See `burnish data list` for the terms of each set. If one cannot be fetched the
+    others are, and the command leaves with 1 after a line for each that failed.
     """
     from burnish.studies.data.fetching import fetch as fetch_files
-    from burnish.studies.data.places import cache_folder
+    from burnish.studies.data.fetching import leaving_no_empty_folders
+    from burnish.studies.data.places import cache_folder, import_pooch
 
-    datasets = _datasets(names)
+    datasets, failed = _datasets(names), False
     try:
+        import_pooch()  # without which all would fail, with the same words
         folder = cache_folder() if to is None else to
+    except ModuleNotFoundError as error:
+        _leave(error, 1)
+    with leaving_no_empty_folders(folder):
         make_folder(folder, "BURNISH_CACHE" if to is None else "--to")
         for dataset in datasets:
-            paths = fetch_files(dataset, dataset.splits, folder)
-            typer.echo(f"{dataset.name}: {', '.join(str(path) for path in paths)} (terms: {dataset.terms})")
-    except (ModuleNotFoundError, OSError, ValueError) as error:
-        _leave(error, 1)
+            try:
+                paths = fetch_files(dataset, dataset.splits, folder)
+            except (OSError, ValueError) as error:
+                failed = True
+                typer.echo(_text(error), err=True)
+            else:
+                typer.echo(f"{dataset.name}: {', '.join(str(path) for path in paths)} (terms: {dataset.terms})")
+        if failed:
+            raise typer.Exit(1)
 
 
 @app.command(short_help="Compare the checksums of what is here, and read it.")
@@ -86,48 +91,65 @@ def verify(
 ) -> None:
     """Check data sets: checksums where they are known, form and sizes everywhere.
 
-    Leaves with 1, after a line for each bad file, if one is damaged or if a set that was named is not there.
+    Leaves with 1, after a line for each bad file, if one is damaged or cannot be read, or if a set that was named is not
+    there. Of each split, what studies would read comes first.
     """
     from burnish.studies.data.verifying import verify as verify_files
 
     datasets, folders = _datasets(names), _folders(data)
     is_good, reported = True, set[Path]()
     for dataset in datasets:
-        findings = verify_files(dataset, folders)
+        try:
+            findings = verify_files(dataset, folders)
+        except OSError as error:
+            _leave(error, 1)
         for split in dataset.splits:
             here = [finding for finding in findings if finding.split == split]
             if not here:
                 typer.echo(f"{dataset.name} {split}: not here")
             for finding in here:
                 _print_finding(dataset, finding, reported)
-        is_good &= not any(finding.problems for finding in findings) and bool(findings or not names)
+        is_good &= not any(finding.problems or finding.unreadable for finding in findings) and bool(findings or not names)
     if not is_good:
         raise typer.Exit(1)
 
 
 def _print_finding(dataset: "Dataset", finding: "Finding", reported: set[Path]) -> None:
     """One line; a bad file has its line once, even where it holds several splits."""
-    for path, problem in finding.problems.items():
+    lines = {path: f"{path} is bad: {problem}. Delete it, and get it anew." for path, problem in finding.problems.items()}
+    lines |= {path: _text(error) for path, error in finding.unreadable.items()}
+    for path, line in lines.items():
         if path not in reported:
-            typer.echo(f"{dataset.name} {finding.split}: {path} is bad: {problem}. Delete it, and get it anew.", err=True)
+            typer.echo(f"{dataset.name} {finding.split}: {line}", err=True)
             reported.add(path)
-    if finding.problems:
+    if lines:
         return
     state = f"read; no checksum is known for {len(finding.unknown)} of its files" if finding.unknown else "intact"
     typer.echo(f"{dataset.name} {finding.split}: {state} ({finding.found.layout.title} in {finding.found.paths[0].parent})")
 
 
-def _where(dataset: "Dataset", folders: list[Path]) -> str:
+def _describe(dataset: "Dataset", folders: list[Path]) -> str:
+    """A block of lines no wider than the terminal, but for folders, which are never broken."""
     from burnish.studies.data.layouts import locate
 
-    lines = []
+    lines = [*_wrap(f"{dataset.name}: {dataset.what}", ""), *_wrap(f"terms: {dataset.terms}", "  ")]
     for split in dataset.splits:
         found = locate(dataset, split, folders)
-        if found is not None:
-            lines.append(f"{found.part.what}: {found.paths[0].parent} ({found.layout.title})")
-        else:
-            lines.append(f"{split}: not here")
+        if found is None:
+            lines.append(f"  {split}: not here")
+            continue
+        lines += _wrap(f"{split}: {found.part.what.removeprefix(f'{split}, ')} ({found.layout.title})", "  ")
+        lines += [f"    in {place}" for place in dict.fromkeys(path.parent for path in found.paths)]
     return "\n".join(lines)
+
+
+def _wrap(text: str, indent: str) -> list[str]:
+    import shutil
+    import textwrap
+
+    width = max(40, shutil.get_terminal_size().columns)  # 80 where there is no terminal
+    later = f"{indent}    "
+    return textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=later, break_on_hyphens=False)
 
 
 def _datasets(names: list[str] | None) -> list["Dataset"]:
@@ -150,6 +172,10 @@ def _folders(data: str | None) -> list[Path]:
 
 
 def _leave(message: Any, code: int) -> NoReturn:
-    text = message.strerror if isinstance(message, OSError) and message.strerror else str(message)
-    typer.echo(text, err=True)
+    typer.echo(_text(message), err=True)
     raise typer.Exit(code) from None
+
+
+def _text(message: Any) -> str:
+    """Without the number that errors of the system have before their text."""
+    return message.strerror if isinstance(message, OSError) and message.strerror else str(message)

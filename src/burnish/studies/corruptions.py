@@ -49,7 +49,9 @@ STRENGTHS: dict[str, tuple[tuple[float, ...], ...]] = {
 """The published strengths of each kind from level 1 to level 5; the functions in `distortions` say what the numbers are.
 
 Pixels need not move further from the original as the level rises: "saturate" takes colour away at levels 1 and 2 and adds
-some from 3 on; "elastic_transform" moves the image as a whole ever less, and its parts against each other ever more.
+some from 3 on; "elastic_transform" moves the image as a whole ever less, and its parts against each other ever more;
+"glass_blur" blurs more from 1 to 3 and from 4 to 5, which takes back some of what moving pixels does; and "motion_blur" is
+the same at 3 and 4 but for the directions, since there is no weight in what its trail is longer at 4.
 """
 
 KINDS = tuple(STRENGTHS)
@@ -85,14 +87,15 @@ def corrupt(pixels: Tensor, kind: str, level: int, *, seed: int = 0) -> Tensor:
 def corrupted_mix(pixels: Tensor, labels: Tensor, level: int, *, count: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     """Points drawn from all kinds of corruption of all images at one level, uniformly and with replacement.
 
-    An image that is drawn twice with the same kind looks the same both times. Without colour, "saturate" is left out.
+    With the same seed, every level has the same images under the same kinds, so levels can be compared point by point. An
+    image that is drawn twice with the same kind looks the same both times. Without colour, "saturate" is left out.
 
     Args:
         pixels: uint8 (N, C, H, W) on the CPU, with C of 1 or 3.
         labels: (N, ...), a row for each image.
         level: one of `LEVELS`.
         count: how many points to draw.
-        seed: of the choice and of the noise.
+        seed: of the choice, and together with kind and level of the noise.
 
     Returns:
         Pixels (count, C, H, W), labels (count, ...), and places in `KINDS` (count,).
@@ -106,7 +109,7 @@ def corrupted_mix(pixels: Tensor, labels: Tensor, level: int, *, count: int, see
         )
     _check_level(level)
     check_at_least("count", count, 1, "Pass the number of points to draw.")
-    generator = _make_generator(seed, "mix", level)
+    generator = _make_generator(seed, "mix")
     usable = torch.tensor([KINDS.index(kind) for kind in _kinds_for(pixels)])
     kinds = usable[torch.randint(len(usable), (count,), generator=generator)]
     images = torch.randint(len(pixels), (count,), generator=generator)
@@ -128,7 +131,7 @@ def _kinds_for(pixels: Tensor) -> tuple[str, ...]:
     return KINDS if pixels.shape[1] == 3 else tuple(kind for kind in KINDS if kind != "saturate")
 
 
-def _make_generator(seed: int, purpose: str, level: int) -> torch.Generator:
+def _make_generator(seed: int, purpose: str, *levels: int) -> torch.Generator:
     check_at_least("seed", seed, 0)
-    digest = hashlib.sha256(f"{int(seed)} {purpose} {int(level)}".encode()).digest()
+    digest = hashlib.sha256(" ".join([str(int(seed)), purpose, *(str(int(level)) for level in levels)]).encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)

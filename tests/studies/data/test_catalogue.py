@@ -43,7 +43,7 @@ def test_checksums_are_of_their_lengths_and_belong_to_one_file_each(name):
             assert part.files
             assert all(re.fullmatch("[0-9a-f]{32}", batch) for batch in part.batches)
             for file in part.files:
-                for checksum in filter(None, (file.checksum, file.content)):
+                for checksum in filter(None, (file.checksum, file.content, *file.copies)):
                     kind, value = checksum.split(":")
                     assert re.fullmatch(f"[0-9a-f]{{{lengths[kind]}}}", value), (split, file)
                     assert owners.setdefault(checksum, file) == file
@@ -52,8 +52,14 @@ def test_checksums_are_of_their_lengths_and_belong_to_one_file_each(name):
 def test_stand_ins_say_so():
     assert DATASETS["svhn"].layouts[1].parts["test"].what == "test, first 10,000, re-cropped from the full images"
     assert DATASETS["tiny-imagenet"].layouts[1].parts["test"].what == "test, 2,500 images, resized to 32x32"
-    for layout in DATASETS["omniglot"].layouts:
-        assert "set" in layout.parts["test"].what
+    assert [layout.parts["test"].what for layout in DATASETS["omniglot"].layouts] == [
+        "evaluation set, 13,180 drawings of 20 alphabets",
+        "both small background sets, 4,840 drawings of 8 alphabets",
+    ]
+    assert [layout.parts["train"].what for layout in DATASETS["cifar-100"].layouts] == [
+        *4 * ["train, 50,000 images"],
+        "train, 50,000 images, in another order than upstream",
+    ]
 
 
 @pytest.mark.parametrize("name", DATASETS)

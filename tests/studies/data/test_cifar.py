@@ -137,3 +137,26 @@ def test_an_archive_that_is_cut_or_lacks_a_batch_is_refused(tmp_path):
         path.write_bytes(whole[:keep])
         with pytest.raises(ValueError, match=r"cifar\.tar\.gz is damaged"):
             read_archive([path], members=("a.bin", "b.bin"), num_classes=10, num_images=6)
+
+
+@given(position=st.integers(0, 2**20), bit=st.integers(0, 7))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_flipped_bit_in_an_archive_is_noticed_or_does_not_matter(tmp_path, position, bit):
+    """Also behind the last batch, and where the archive could still be unpacked."""
+    path = tar(tmp_path / "cifar.tar.gz", {**BINARY, "readme.html": noise(2000, seed=3).tobytes()})
+    content = bytearray(path.read_bytes())
+    content[position % len(content)] ^= 1 << bit
+    path.write_bytes(content)
+    with contextlib.suppress(DamagedFileError):
+        images = read_archive([path], members=("a.bin", "b.bin"), num_classes=10, num_images=6)
+        assert np.array_equal(images.pixels.numpy(), PIXELS)
+        assert images.labels.tolist() == LABELS.tolist()
+
+
+def test_the_checksum_at_the_end_of_an_archive_is_looked_at(tmp_path):
+    path = tar(tmp_path / "cifar.tar.gz", {**BINARY, "readme.html": b"after all batches"})
+    content = bytearray(path.read_bytes())
+    content[-8] ^= 1  # gzip ends with the checksum and the size
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"cifar\.tar\.gz is damaged.*CRC check failed"):
+        read_archive([path], members=("a.bin", "b.bin"), num_classes=10, num_images=6)

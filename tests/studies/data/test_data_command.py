@@ -1,5 +1,6 @@
 """`burnish data` as a user meets it."""
 
+import dataclasses
 import sys
 
 import pytest
@@ -10,6 +11,16 @@ from burnish.cli import app
 from burnish.studies import data as package
 from burnish.studies.data import DATASETS
 from burnish.studies.data.layouts import Dataset, File, Layout, Part
+
+
+def named_set(name, home):
+    """The small set under another name, in a folder of that name."""
+    dataset = small_set(home, standin=False)
+    parts = {}
+    for split, part in dataset.layouts[0].parts.items():
+        files = [dataclasses.replace(file, names=(file.names[0].replace("small", name),)) for file in part.files]
+        parts[split] = dataclasses.replace(part, files=tuple(files))
+    return dataclasses.replace(dataset, name=name, title=name, layouts=(Layout("upstream files", parts),))
 
 
 def run(*arguments):
@@ -45,32 +56,45 @@ def test_help_says_what_there_is():
 def test_list_has_every_set_with_its_terms_and_says_what_is_not_here():
     result = run("list")
     assert result.exit_code == 0, result.output
-    lines = result.output.splitlines()
-    for name, dataset in DATASETS.items():
-        (line,) = [line for line in lines if line.strip().startswith(f"{name} ")]
-        assert dataset.terms.split()[0] in line
-        assert "not here" in line
+    blocks = result.output.split("\n\n")
+    for block, (name, dataset) in zip(blocks, DATASETS.items(), strict=True):
+        words = " ".join(block.split())
+        assert words.startswith(f"{name}: {dataset.what} terms: {dataset.terms} ")
+        assert words.endswith(" ".join(f"{split}: not here" for split in dataset.splits))
+
+
+@pytest.mark.parametrize("columns", [None, 60, 200])
+def test_list_is_as_wide_as_the_terminal_and_80_columns_without_one(columns, monkeypatch):
+    """But for a folder, which is not broken, so that it can be copied."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", str(columns))
+    widest = max(map(len, run("list").output.splitlines()))
+    assert {None: 60 < widest <= 80, 60: widest <= 60, 200: 80 < widest <= 200}[columns]
+
+
+@pytest.mark.usefixtures("small")
+def test_list_does_not_break_the_names_of_folders(tmp_path):
+    folder = tmp_path / ("a folder with a long name " * 4).strip()
+    put(folder)
+    assert f"    in {folder / 'small'}\n" in run("list", "--data", folder).output
 
 
 @pytest.mark.usefixtures("small")
 def test_list_says_where_a_set_was_found_and_what_it_is(folder, cache, monkeypatch):
     put(folder, copy=True, names=["test-images.gz", "test-labels.gz"])
     put(cache)
-    monkeypatch.setenv("COLUMNS", "400")
+    copies = f"  test: a copy (copies)\n    in {folder}\n"
+    upstream = f"  train: 8 images (upstream files)\n    in {cache / 'small'}\n"
     output = run("list", "--data", folder).output
-    assert f"test, a copy: {folder} (copies)" in output
-    assert "train: not here" in output
-    output = run("list").output
-    assert f"train, 8 images: {cache / 'small'} (upstream files)" in output
+    assert output == f"small: noise\n  terms: none\n  train: not here\n{copies}"
+    assert upstream in run("list").output
     monkeypatch.setenv("BURNISH_DATA", str(folder))
-    output = run("list").output
-    assert f"test, a copy: {folder} (copies)" in output
-    assert f"train, 8 images: {cache / 'small'} (upstream files)" in output
+    assert run("list").output == f"small: noise\n  terms: none\n{upstream}{copies}"
 
 
 @pytest.mark.usefixtures("small")
-def test_brackets_in_the_name_of_a_folder_are_printed(tmp_path, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "400")
+def test_brackets_in_the_name_of_a_folder_are_printed(tmp_path):
     folder = tmp_path / "[bold]data[/bold]"
     put(folder)
     assert str(folder / "small") in run("list", "--data", folder).output
@@ -100,6 +124,32 @@ def test_fetch_that_fails_says_why_and_leaves_with_1(home, folder, monkeypatch):
     result = run("fetch", "small", "--to", folder)
     assert result.exit_code == 1
     assert "pip install 'burnish[data]'" in result.output
+
+
+def test_fetch_goes_on_after_a_failure_and_reports_each(home, cache, monkeypatch):
+    names = ("absent", "small", "nowhere")
+    homes = {"absent": f"{home.url}absent/", "small": home.url, "nowhere": "http://127.0.0.1:9/"}
+    monkeypatch.setattr(package, "DATASETS", {name: named_set(name, homes[name]) for name in names})
+    result = run("fetch", *names)
+    assert result.exit_code == 1
+    assert [line.split(":")[0] for line in result.stdout.splitlines()] == ["small"]
+    absent, nowhere = result.stderr.splitlines()
+    assert absent.startswith("absent could not be fetched: ")
+    assert "status 404" in absent
+    assert nowhere.startswith("nowhere could not be fetched: ")
+    assert [path.name for path in cache.iterdir()] == ["small"]
+
+
+def test_a_fetch_that_fails_leaves_no_folder_that_it_made(tmp_path, cache, monkeypatch):
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setattr(package, "DATASETS", {"nowhere": named_set("nowhere", "http://127.0.0.1:9/")})
+    assert run("fetch", "nowhere").exit_code == 1
+    assert not cache.exists()
+    assert run("fetch", "nowhere", "--to", tmp_path / "new/to").exit_code == 1
+    assert not (tmp_path / "new").exists()
+    cache.mkdir()
+    assert run("fetch", "nowhere").exit_code == 1
+    assert list(cache.iterdir()) == []  # one that was there before stays
 
 
 def test_fetch_into_a_place_that_cannot_be_made_is_refused(tmp_path):
@@ -182,3 +232,32 @@ def test_without_pooch_and_folders_there_is_nothing_to_list(monkeypatch):
     result = run("list")
     assert result.exit_code == 0
     assert "not here" in result.output
+
+
+@pytest.mark.usefixtures("small")
+def test_a_file_that_may_not_be_read_has_a_line_that_does_not_say_to_delete_it(restricted):
+    put(restricted.folder, copy=True, names=["test-images.gz", "test-labels.gz"])
+    path = restricted.folder / "copy-test-images.gz"
+    assert run("verify", "small", "--data", restricted.folder).exit_code == 0
+    with restricted.mode(path, 0):
+        result = run("verify", "small", "--data", restricted.folder)
+    assert result.exit_code == 1
+    assert result.stdout == "small train: not here\n"
+    assert result.stderr == (
+        f"small test: {path} cannot be read (Permission denied). "
+        "Give yourself the permission to read it, or name a folder with another copy.\n"
+    )
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("command", ["list", "verify"])
+def test_a_folder_that_may_not_be_entered_is_said_in_one_line(restricted, command):
+    put(restricted.folder)
+    assert run(command, "--data", restricted.folder).exit_code == 0
+    with restricted.mode(restricted.folder / "small", 0o600):
+        result = run(command, "--data", restricted.folder)
+    assert result.exit_code == 1
+    assert result.output == (
+        f"`folder` must be one that can be looked into, got '{restricted.folder / 'small'}' (Permission denied). "
+        "Give yourself the permission to enter it, or name another folder.\n"
+    )

@@ -2,7 +2,6 @@
 
 import contextlib
 import gzip
-import hashlib
 
 import numpy as np
 import pytest
@@ -10,7 +9,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from made_files import idx, noise, write, zipped
 
-from burnish.studies.data import idx as module
 from burnish.studies.data.damage import DamagedFileError
 from burnish.studies.data.idx import read_emnist, read_emnist_archive, read_idx, read_mnist
 
@@ -31,7 +29,8 @@ def test_images_and_labels_come_back(tmp_path, suffix):
         (b"", "begins with nothing, not with IDX's 00000803"),
         (b"\x00\x00\x0d\x03" + idx(PIXELS)[4:], "begins with 00000d03"),
         (idx(LABELS), "begins with 00000801"),
-        (idx(PIXELS)[:9], "ValueError"),
+        (idx(PIXELS)[:9], "it ends after 9 of the 16 bytes of IDX's header"),
+        (idx(PIXELS)[:4], "it ends after 4 of the 16 bytes"),
         (idx(PIXELS[:11]), r"its shape is \(11, 28, 28\), not \(12, 28, 28\)"),
         (idx(PIXELS.reshape(12, 14, 56)), r"its shape is \(12, 14, 56\)"),
         (idx(PIXELS)[:-1], "shorter than 9408 bytes"),
@@ -76,18 +75,38 @@ def test_labels_beyond_the_classes_and_of_another_number_are_refused(tmp_path):
         read_mnist([images, labels], num_images=12)
 
 
-def test_what_the_system_says_of_a_file_passes(tmp_path):
-    with pytest.raises(FileNotFoundError):
+def test_what_the_system_says_of_a_file_is_said_with_its_name(tmp_path):
+    with pytest.raises(OSError, match=r"nothing cannot be read \(No such file or directory\)\. Check"):
         read_idx(tmp_path / "nothing", (1,))
 
 
-def test_emnist_is_put_upright(tmp_path, monkeypatch):
-    """Its own files have rows and columns exchanged; a copy that is known to be upright stays as it is."""
-    paths = [write(tmp_path / "images.gz", idx(PIXELS.transpose(0, 2, 1))), write(tmp_path / "labels", idx(LABELS))]
-    assert np.array_equal(read_emnist(paths, num_images=12).pixels[:, 0].numpy(), PIXELS)
-    write(paths[0], idx(PIXELS))
-    monkeypatch.setattr(module, "_UPRIGHT", hashlib.sha256(PIXELS.tobytes()).hexdigest())
-    assert np.array_equal(read_emnist(paths, num_images=12).pixels[:, 0].numpy(), PIXELS)
+def tall_digits(num_wide):
+    """Twelve images with ink in a column, or for some of them in a row."""
+    pixels = np.zeros((12, 28, 28), np.uint8)
+    pixels[:, 4:24, 10:16] = 60 + noise(12, 20, 6, below=180)
+    pixels[:num_wide] = pixels[:num_wide].transpose(0, 2, 1)
+    return pixels
+
+
+@pytest.mark.parametrize("num_wide", [0, 1, 2])
+def test_emnist_is_put_upright_however_it_lies(tmp_path, num_wide):
+    """Its own files have rows and columns exchanged, copies may not; a digit that is wide, blank or damaged is no matter."""
+    pixels = tall_digits(num_wide)
+    labels = write(tmp_path / "labels", idx(LABELS))
+    for bit in (0, 128):
+        pixels[5, 3, 7] ^= bit
+        for stored in (pixels, pixels.transpose(0, 2, 1)):
+            images = read_emnist([write(tmp_path / "images.gz", idx(stored)), labels], num_images=12)
+            assert np.array_equal(images.pixels[:, 0].numpy(), pixels)
+    pixels[7] = 0
+    images = read_emnist([write(tmp_path / "images.gz", idx(pixels)), labels], num_images=12)
+    assert np.array_equal(images.pixels[:, 0].numpy(), pixels)
+
+
+def test_emnist_that_lies_neither_way_is_refused(tmp_path):
+    paths = [write(tmp_path / "images", idx(tall_digits(6))), write(tmp_path / "labels", idx(LABELS))]
+    with pytest.raises(ValueError, match=r"images is damaged.*50% of its images are taller than wide"):
+        read_emnist(paths, num_images=12)
 
 
 def test_emnists_archive_is_read_upright(tmp_path):

@@ -8,6 +8,7 @@ from made_files import idx
 from small_sets import PACKED, PIXELS, md5, put, small_set
 
 from burnish.studies.data.layouts import Dataset, File, Layout, locate, locate_all, missing_files
+from burnish.studies.data.places import look_at
 
 
 @pytest.fixture
@@ -62,6 +63,41 @@ def test_a_folder_with_the_name_of_a_file_is_not_the_file(folders):
     put(folders[0], names=["test-labels.gz"])
     (folders[0] / "small/test-images.gz").mkdir()
     assert locate(small_set(), "test", folders) is None
+
+
+def test_every_place_is_listed_once_and_first_what_is_located(folders):
+    put(folders[0], names=["test-images.gz"])
+    put(folders[1])
+    put(folders[1], copy=True)
+    dataset = small_set()
+    places = list(locate_all(dataset, "test", folders))
+    assert places[0] == locate(dataset, "test", folders)
+    one, two = (folder / "small" for folder in folders)
+    assert [found.paths[:2] for found in places] == [
+        (two / "test-images.gz", two / "test-labels.gz"),
+        (folders[1] / "copy-test-images.gz", folders[1] / "copy-test-labels.gz"),
+        (one / "test-images.gz", two / "test-labels.gz"),
+    ]
+
+
+def test_a_folder_that_may_not_be_entered_is_named(restricted):
+    put(restricted.folder)
+    inner = restricted.folder / "small"
+    for forbidden in (inner, restricted.folder):
+        with (
+            restricted.mode(forbidden, 0o600),
+            pytest.raises(PermissionError, match=r"got '\S+/small' \(Permission denied\)\. Give yourself the permission"),
+        ):
+            locate(small_set(), "test", [restricted.folder])
+    assert locate(small_set(), "test", [restricted.folder]) is not None
+
+
+def test_names_that_no_file_can_have_are_not_there(tmp_path):
+    assert look_at(tmp_path / "a\0b") is None
+    assert look_at(tmp_path / (1000 * "a")) is None
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    assert look_at(tmp_path / "loop") is None
+    assert look_at(tmp_path).st_mode == tmp_path.stat().st_mode
 
 
 def test_names_are_tried_in_order(folders):

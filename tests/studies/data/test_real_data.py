@@ -2,10 +2,13 @@
 
 import os
 
+import numpy as np
 import pytest
 import torch
+from made_files import idx, write
 
 from burnish.studies.data import DATASETS, load_images
+from burnish.studies.data.idx import read_emnist
 from burnish.studies.data.layouts import locate
 from burnish.studies.data.places import search_folders
 from burnish.studies.data.verifying import verify
@@ -84,7 +87,7 @@ def test_omniglot():
 )
 def test_cifar(name, mean, std):
     num_classes = DATASETS[name].num_classes
-    images, found = load(name, "train")
+    images, _ = load(name, "train")
     assert images.pixels.shape == (50_000, 3, 32, 32)
     assert images.labels.bincount().tolist() == num_classes * [50_000 // num_classes]
     channels = images.pixels.transpose(0, 1).flatten(1)
@@ -98,7 +101,32 @@ def test_cifar(name, mean, std):
     if name == "cifar-10":
         assert images.labels[:5].tolist() == [6, 9, 9, 4, 1]
         assert test.labels[:5].tolist() == [3, 8, 8, 0, 6]
-        assert not any(finding.problems for finding in verify(DATASETS[name], [path.parent for path in found.paths]))
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_every_set_that_is_here_is_intact(name):
+    findings = verify(DATASETS[name], search_folders(None)[0])
+    if not findings:
+        pytest.skip(f"{name} is not under BURNISH_DATA")
+    assert all((finding.problems, finding.unreadable) == ({}, {}) for finding in findings)
+
+
+@pytest.mark.parametrize("exchanged", [False, True])
+def test_emnist_with_a_flipped_bit_still_lies_upright_and_is_refused_when_it_is_loaded(tmp_path, exchanged):
+    images, _ = load("emnist-digits")
+    stored = images.pixels[:, 0].numpy().copy()
+    if exchanged:
+        stored = stored.transpose(0, 2, 1).copy()
+    paths = [tmp_path / f"emnist-mnist-test-{kind}-ubyte" for kind in ("images-idx3", "labels-idx1")]
+    write(paths[0], idx(stored))
+    write(paths[1], idx(images.labels.numpy().astype(np.uint8)))
+    (finding,) = verify(DATASETS["emnist-digits"], [tmp_path])
+    assert (finding.problems, finding.unknown) == ({}, ())
+    stored[5000, 14, 14] ^= 1
+    write(paths[0], idx(stored))
+    assert int((read_emnist(paths, num_images=10_000).pixels != images.pixels).sum()) == 1
+    with pytest.raises(ValueError, match=r"images-idx3-ubyte is damaged.*its checksum is not the one of the copy"):
+        load_images("emnist-digits", "test", tmp_path)
 
 
 def test_svhn():
@@ -109,6 +137,18 @@ def test_svhn():
     assert mean.tolist() == pytest.approx((0.4524, 0.4525, 0.4690), abs=near)
     assert std.tolist() == pytest.approx((0.2194, 0.2266, 0.2285), abs=near)
     assert images.labels.bincount().argmax() == 1
+
+
+def test_a_flipped_bit_in_a_sheet_is_noticed(tmp_path):
+    found = load("svhn")[1]
+    if found.paths[0].suffix != ".webp":
+        pytest.skip("svhn is not here as a sheet")
+    content = bytearray(found.paths[0].read_bytes())
+    content[len(content) // 2] ^= 1
+    (tmp_path / found.paths[0].name).write_bytes(content)
+    (tmp_path / found.paths[1].name).symlink_to(found.paths[1])
+    with pytest.raises(ValueError, match=r"svhn-test-part1\.webp is damaged.*its checksum is not the published one"):
+        load_images("svhn", "test", tmp_path)
 
 
 def test_tiny_imagenet():

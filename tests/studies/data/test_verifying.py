@@ -1,14 +1,18 @@
 """Which files are intact, which are not, and of which nothing is known."""
 
+import dataclasses
+import errno
+import gzip
 import hashlib
+import os
 from functools import partial
 
 import numpy as np
 import pytest
 from made_files import noise, records, sheet
-from small_sets import PACKED, put, small_set
+from small_sets import PACKED, md5, put, small_set
 
-from burnish.studies.data.layouts import Dataset, File, Layout, Part
+from burnish.studies.data.layouts import Dataset, File, Layout, Part, locate
 from burnish.studies.data.sheets import read_labelled_sheets
 from burnish.studies.data.verifying import verify
 
@@ -48,15 +52,70 @@ def test_every_layout_and_every_bad_file_is_looked_at(tmp_path):
     assert test.problems == {tmp_path / "small" / name: checksum for name in ("test-images.gz", "test-labels.gz")}
 
 
-def test_a_file_that_may_not_be_read_is_a_problem(tmp_path, monkeypatch):
-    put(tmp_path, names=["test-images.gz", "test-labels.gz"])
+@pytest.mark.parametrize("copy", [False, True], ids=["with a checksum", "without"])
+def test_a_file_that_may_not_be_read_is_not_called_damaged(restricted, copy):
+    put(restricted.folder, copy=copy, names=["test-images.gz", "test-labels.gz"])
+    path = restricted.folder / ("copy-test-labels.gz" if copy else "small/test-labels.gz")
+    with restricted.mode(path, 0):
+        (finding,) = verify(small_set(), [restricted.folder])
+    assert finding.problems == {}
+    assert path not in finding.unknown
+    assert list(finding.unreadable) == [path]
+    assert finding.unreadable[path].strerror.startswith(f"{path} cannot be read (Permission denied). Give yourself")
 
-    def refuse(self, path):
-        raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(File, "is_intact", refuse)
+def test_a_disk_that_fails_while_a_file_is_read(tmp_path, monkeypatch):
+    """No disk fails when it is asked to, so the system's answer is put in its place."""
+    put(tmp_path, copy=True, names=["test-images.gz", "test-labels.gz"])
+
+    def fail(file, size=-1):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(gzip.GzipFile, "read", fail)
     (finding,) = verify(small_set(), [tmp_path])
-    assert set(finding.problems.values()) == {"it cannot be read (Permission denied)"}
+    ((path, error),) = finding.unreadable.items()
+    assert path == tmp_path / "copy-test-images.gz"
+    assert str(error).endswith(" cannot be read (Input/output error). Check the disk, or name a folder with another copy.")
+
+
+def test_what_is_loaded_is_looked_at_first(tmp_path):
+    """One folder has good images alone; the other has the whole set, with bad images, and that is what is loaded."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    put(one, names=["test-images.gz"])
+    put(two, names=["test-images.gz", "test-labels.gz"])
+    bad = two / "small/test-images.gz"
+    bad.write_bytes(PACKED["test-images.gz"][:-1])
+    dataset = small_set()
+    first, *others = verify(dataset, [one, two])
+    assert first.found == locate(dataset, "test", [one, two])
+    assert list(first.problems) == [bad]
+    assert [finding.found.paths[0] for finding in others] == [one / "small/test-images.gz"]
+
+
+def test_files_of_a_known_copy_belong_together_and_other_copies_are_unknown(restricted):
+    folder = restricted.folder
+    contents = {name: gzip.decompress(PACKED[name]) for name in ("test-images.gz", "test-labels.gz")}
+    part = small_set().layouts[1].parts["test"]
+    files = tuple(File((f"copy-{name}",), copies=(md5(b""), md5(content))) for name, content in contents.items())
+    layout = Layout("copies", {"test": dataclasses.replace(part, files=files)})
+    dataset = dataclasses.replace(small_set(), layouts=(layout,))
+    paths = [folder / f"copy-{name}" for name in contents]
+
+    def finding(*changed):
+        for path, content in zip(paths, contents.values(), strict=True):
+            path.write_bytes(gzip.compress(content[:-1] + b"\x05" if path in changed else content))
+        (only,) = verify(dataset, [folder])
+        return only.problems, only.unknown
+
+    assert finding() == ({}, ())
+    problem = "its checksum is not the one of the copy that its other files are from"
+    for path in paths:
+        assert finding(path) == ({path: problem}, ())
+    assert finding(*paths) == ({}, tuple(paths))
+    finding()
+    with restricted.mode(paths[0], 0):  # nothing is known of what cannot be read
+        (only,) = verify(dataset, [folder])
+    assert (only.problems, list(only.unreadable), only.unknown) == ({}, paths[:1], ())
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
-"""One error for a file that is there but cannot be right."""
+"""One error for a file that is there but cannot be right, and one for a file that the system does not let be read."""
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,16 +23,26 @@ class DamagedFileError(ValueError):
         self.problem = problem
 
 
+class UnreadableFileError(OSError):
+    """The system does not give a file, which says nothing about its content; the message names it, why and what to do."""
+
+    def __init__(self, path: Path, error: OSError) -> None:
+        forbidden = error.errno in (errno.EACCES, errno.EPERM)
+        remedy = "Give yourself the permission to read it, or name" if forbidden else "Check the disk, or name"
+        super().__init__(error.errno, f"{path} cannot be read ({error.strerror}). {remedy} a folder with another copy.")
+        self.path = path
+
+
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Names the file in whatever the libraries say of its content; what the system says of it passes."""
+    """Names the file in whatever the libraries say of its content, and the system of the file."""
     try:
         yield
-    except (DamagedFileError, MemoryError):
+    except (DamagedFileError, UnreadableFileError, MemoryError):
         raise
     except Exception as error:
         if isinstance(error, OSError) and error.errno is not None:
-            raise
+            raise UnreadableFileError(path, error) from error
         raise DamagedFileError(path, f"{type(error).__name__}, {str(error)[:200] or 'without a word'}") from error
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from burnish.studies.data.layouts import Dataset, File
 from burnish.studies.data.places import import_pooch
 
-__all__ = ["fetch"]
+__all__ = ["fetch", "leaving_no_empty_folders"]
 
 _TIMEOUT = 30.0  # seconds without a byte
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -20,6 +20,8 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 def fetch(dataset: Dataset, splits: Sequence[str], folder: Path, *, progress: bool = True) -> list[Path]:
     """Fetches what the first layout needs for the splits; files that are there and intact stay.
+
+    Where nothing comes, no empty folder is left behind.
 
     Args:
         dataset: one of `DATASETS`.
@@ -33,7 +35,24 @@ def fetch(dataset: Dataset, splits: Sequence[str], folder: Path, *, progress: bo
         OSError: If it cannot be written.
     """
     files = [file for split in splits for file in dataset.layouts[0].parts[split].files]
-    return [_fetch_file(dataset, file, folder, progress) for file in dict.fromkeys(files)]
+    paths = []
+    for file in dict.fromkeys(files):
+        with leaving_no_empty_folders((folder / file.names[0]).parent):
+            paths.append(_fetch_file(dataset, file, folder, progress))
+    return paths
+
+
+@contextlib.contextmanager
+def leaving_no_empty_folders(folder: Path) -> Iterator[None]:
+    """On failure, takes away the folder and those above it that were made in between, if nothing is in them."""
+    missing = [place for place in (folder, *folder.parents) if not os.path.lexists(place)]
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            for place in missing:
+                place.rmdir()
+        raise
 
 
 def _fetch_file(dataset: Dataset, file: File, folder: Path, progress: bool) -> Path:

@@ -7,12 +7,14 @@ holds. A part has files, each under one of several names, and a function that re
 import gzip
 import hashlib
 import io
+import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from burnish.studies.data.damage import naming
 from burnish.studies.data.images import Images
+from burnish.studies.data.places import look_at
 
 __all__ = ["Dataset", "File", "Found", "Layout", "Part", "locate", "locate_all", "missing_files"]
 
@@ -29,16 +31,19 @@ class File:
     """Of what is in it once it is unpacked: holds for every way of packing it."""
     urls: tuple[str, ...] = ()
     """Its homes, in the order in which they are tried."""
+    copies: tuple[str, ...] = ()
+    """Where nothing is published, of what is in copies that are known; others may be as good."""
 
     def is_intact(self, path: Path) -> bool | None:
         """Whether the file at `path` has the known checksum; None where none is known for this form of it."""
         packed = path.suffix == ".gz"
-        if self.content is not None:
+        known = self.copies if self.content is None else (self.content,)
+        if known:
             with naming(path), gzip.open(path) if packed else open(path, "rb") as file:
-                return _has_checksum(file, self.content)
+                return _has_checksum(file, *known) or (None if self.content is None else False)
         if self.checksum is None or packed != self.names[0].endswith(".gz"):
             return None
-        with open(path, "rb") as file:
+        with naming(path), open(path, "rb") as file:
             return _has_checksum(file, self.checksum)
 
 
@@ -102,20 +107,20 @@ class Found:
 
 def locate(dataset: Dataset, split: str, folders: Sequence[Path]) -> Found | None:
     """The first folder that holds the split in any layout; after those, one layout spread over the folders."""
-    for group in (*([folder] for folder in folders), folders):
-        for found in locate_all(dataset, split, group):
-            return found
-    return None
+    return next(locate_all(dataset, split, folders), None)
 
 
 def locate_all(dataset: Dataset, split: str, folders: Sequence[Path]) -> Iterator[Found]:
-    """Every layout in which the folders together hold the split."""
-    for layout in dataset.layouts:
-        if split in layout.parts:
-            part = layout.parts[split]
-            paths = tuple(path for file in part.files if (path := _find(file, folders)) is not None)
-            if len(paths) == len(part.files):
-                yield Found(dataset, layout, part, paths)
+    """Wherever the folders, each alone and then together, hold the split, in every layout; first what `locate` gives."""
+    seen = set[tuple[Path, ...]]()
+    for group in (*([folder] for folder in folders), folders):
+        for layout in dataset.layouts:
+            if split in layout.parts:
+                part = layout.parts[split]
+                paths = tuple(path for file in part.files if (path := _find(file, group)) is not None)
+                if len(paths) == len(part.files) and paths not in seen:
+                    seen.add(paths)
+                    yield Found(dataset, layout, part, paths)
 
 
 def missing_files(dataset: Dataset, split: str, folders: Sequence[Path]) -> dict[str, list[str]]:
@@ -128,12 +133,18 @@ def missing_files(dataset: Dataset, split: str, folders: Sequence[Path]) -> dict
 
 
 def _find(file: File, folders: Sequence[Path]) -> Path | None:
-    return next((path for folder in folders for name in file.names if (path := folder / name).is_file()), None)
+    return next((path for folder in folders for name in file.names if _is_file(path := folder / name)), None)
 
 
-def _has_checksum(file: io.BufferedIOBase, checksum: str) -> bool:
-    kind, _, expected = checksum.partition(":")
+def _is_file(path: Path) -> bool:
+    found = look_at(path)
+    return found is not None and stat.S_ISREG(found.st_mode)
+
+
+def _has_checksum(file: io.BufferedIOBase, *checksums: str) -> bool:
+    """Whether it has one of them, which are all of one kind."""
+    kind = checksums[0].partition(":")[0]
     digest = hashlib.new(kind, usedforsecurity=False)
     while chunk := file.read(1 << 20):
         digest.update(chunk)
-    return digest.hexdigest() == expected
+    return f"{kind}:{digest.hexdigest()}" in checksums

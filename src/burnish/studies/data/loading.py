@@ -2,11 +2,13 @@
 
 import errno
 import os
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from burnish._checks import check_choice
 from burnish.studies.data.catalogue import DATASETS
+from burnish.studies.data.checking import Known, check_file, compare_files, compare_images, file_stamp
 from burnish.studies.data.damage import DamagedFileError
 from burnish.studies.data.fetching import fetch
 from burnish.studies.data.images import Images
@@ -14,6 +16,8 @@ from burnish.studies.data.layouts import Dataset, Found, locate, missing_files
 from burnish.studies.data.places import cache_folder, search_folders
 
 __all__ = ["describe", "load_images", "read_part"]
+
+_KNOWN: Known = {}  # a study loads a set many times
 
 
 def load_images(name: str, split: str, folder: str | os.PathLike[str] | None = None) -> Images:
@@ -29,7 +33,9 @@ def load_images(name: str, split: str, folder: str | os.PathLike[str] | None = N
 
     Raises:
         FileNotFoundError: If the set is not in the folders.
-        ValueError: If a file is damaged: its form, its sizes or its labels are not those of the set.
+        ValueError: If a file is damaged: its checksum, its form, its sizes or its labels are not those of the set.
+        PermissionError: If a folder may not be looked into.
+        OSError: If a file cannot be read.
         ConnectionError: If it has to be fetched and cannot be.
     """
     dataset = _check_names(name, split)
@@ -39,8 +45,8 @@ def load_images(name: str, split: str, folder: str | os.PathLike[str] | None = N
         fetch(dataset, [split], cache_folder())
         found = locate(dataset, split, folders)
     if found is None:
-        raise _missing(dataset, split, folders)
-    return read_part(found)
+        raise _missing(dataset, split, folders, folder is not None)
+    return _load_part(found)
 
 
 def describe(name: str, split: str, folder: str | os.PathLike[str] | None = None) -> str:
@@ -53,8 +59,25 @@ def describe(name: str, split: str, folder: str | os.PathLike[str] | None = None
     folders, _ = search_folders(folder)
     found = locate(dataset, split, folders)
     if found is None:
-        raise _missing(dataset, split, folders)
+        raise _missing(dataset, split, folders, folder is not None)
     return str(found)
+
+
+def _load_part(found: Found) -> Images:
+    """The images of a part whose checksums, where some are known, are right; they are compared once in a process."""
+    states = [check_file(file, path, _KNOWN) for file, path in zip(found.part.files, found.paths, strict=True)]
+    _refuse(compare_files(found, states))
+    key = (found.part.batches, *map(file_stamp, found.paths))
+    images = read_part(found)
+    if key not in _KNOWN:
+        _refuse(compare_images(found, images))
+        _KNOWN[key] = True
+    return images
+
+
+def _refuse(problems: Mapping[Path, str]) -> None:
+    for path, problem in problems.items():
+        raise DamagedFileError(path, problem)
 
 
 def read_part(found: Found) -> Images:
@@ -74,13 +97,14 @@ def _check_names(name: str, split: str) -> Dataset:
     return dataset
 
 
-def _missing(dataset: Dataset, split: str, folders: Sequence[Path]) -> FileNotFoundError:
+def _missing(dataset: Dataset, split: str, folders: Sequence[Path], cache_is_left_out: bool) -> FileNotFoundError:
     where = repr(os.pathsep.join(map(str, folders))) if folders else "none"
     lacks = missing_files(dataset, split, folders)
     forms = "; ".join(f"no {_listed(names)} ({title})" for title, names in lacks.items())
+    to = f" --to {shlex.quote(str(folders[0]))}" if cache_is_left_out else ""
     message = (
         f"`folder` must hold the {split} split of {dataset.name}, got {where}: {forms}. Name a folder that has it with "
-        f"`--data` or BURNISH_DATA, or run `burnish data fetch {dataset.name}`."
+        f"`--data` or BURNISH_DATA, or run `burnish data fetch {dataset.name}{to}`."
     )
     return FileNotFoundError(errno.ENOENT, message)
 

@@ -17,8 +17,8 @@ def read_svhn(paths: Sequence[Path], *, num_images: int) -> Images:
     from scipy.io import loadmat  # type: ignore[import-untyped]
 
     path = paths[0]
-    with naming(path):
-        arrays = loadmat(path, variable_names=["X", "y"])
+    with naming(path), open(path, "rb") as file:
+        arrays = loadmat(file, variable_names=["X", "y"])
         pixels, labels = arrays["X"], arrays["y"].reshape(-1)
     if pixels.dtype != np.uint8 or pixels.shape != (32, 32, 3, num_images):
         problem = f"X is {pixels.dtype} of shape {pixels.shape}, not uint8 of shape (32, 32, 3, {num_images})"

@@ -3,10 +3,13 @@
 import contextlib
 import errno
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
-__all__ = ["cache_folder", "import_pooch", "search_folders", "split_folders"]
+__all__ = ["cache_folder", "import_pooch", "look_at", "search_folders", "split_folders"]
+
+_NOTHING_THERE = (errno.ENOENT, errno.ENOTDIR, errno.EBADF, errno.ELOOP, errno.ENAMETOOLONG)
 
 
 def search_folders(folder: str | os.PathLike[str] | None) -> tuple[list[Path], bool]:
@@ -26,16 +29,44 @@ def search_folders(folder: str | os.PathLike[str] | None) -> tuple[list[Path], b
 
 def split_folders(name: str, value: str | os.PathLike[str]) -> list[Path]:
     """One folder, or several separated as in PATH, all of which must exist; `~` is the user's home."""
-    text = os.fspath(value)
-    parts = [text] if Path(text).is_dir() else [part for part in text.split(os.pathsep) if part]
+    text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    if not isinstance(text, str):  # Python's paths may give bytes
+        raise TypeError(
+            f"`{name}` must be a string or a path, got {type(value).__name__}. "
+            f"Pass one folder, or several in one string, separated by {os.pathsep!r}."
+        )
+    parts = [text] if os.path.isdir(text) else [part for part in text.split(os.pathsep) if part]
     folders = [Path(part).expanduser() for part in parts]
     if not text or not folders:
         raise ValueError(f"`{name}` must name a folder, got {text!r}. Pass one, or several separated by {os.pathsep!r}.")
     for folder in folders:
-        if not folder.is_dir():
+        found = look_at(folder)
+        if found is None or not stat.S_ISDIR(found.st_mode):
             message = f"`{name}` must name existing folders, got {str(folder)!r}. Check the spelling, or create it."
             raise FileNotFoundError(errno.ENOENT, message)
     return folders
+
+
+def look_at(path: Path) -> os.stat_result | None:
+    """What is there, or None; not to be allowed to look is neither, whatever Python's version makes of it.
+
+    Raises:
+        PermissionError: If a folder on the way may not be entered.
+    """
+    try:
+        return os.stat(path)
+    except ValueError:  # no path has a zero byte in it
+        return None
+    except OSError as error:
+        if error.errno in _NOTHING_THERE:
+            return None
+        if not isinstance(error, PermissionError):
+            raise
+        message = (
+            f"`folder` must be one that can be looked into, got {str(path.parent)!r} ({error.strerror}). "
+            "Give yourself the permission to enter it, or name another folder."
+        )
+        raise PermissionError(error.errno, message) from error
 
 
 def cache_folder() -> Path:
