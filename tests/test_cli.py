@@ -61,7 +61,9 @@ def quick_marginals(monkeypatch):
     monkeypatch.setattr(image_studies, "prepare", lambda problems: None)
     monkeypatch.setattr(image_studies, "train_missing", lambda setting, kind, seeds, progress: {})
     monkeypatch.setattr(
-        image_studies, "ImageProblem", lambda setting, seed: types.SimpleNamespace(setting=setting, seed=seed)
+        image_studies,
+        "ImageProblem",
+        lambda setting, seed: types.SimpleNamespace(setting=setting, seed=seed, digest="network"),
     )
     monkeypatch.setattr(image_figures, "draw_image_study", lambda record: "<svg/>")
     return failing

@@ -41,7 +41,7 @@ def source(name: str, split: str) -> Images:
 def make_setting(protocol: str, folder: Path, dataset: str = "cifar-10", **changes) -> Setting:
     """A setting that works in the folder, with other sizes where they are given."""
     settings = replace(SETTINGS, **changes)
-    return Setting(dataset, protocol, settings, source, Workspace(folder), torch.device("cpu"))
+    return Setting(dataset, protocol, settings, source, Workspace(folder), torch.device("cpu"), made_images=True)
 
 
 def make_problem(setting: Setting, seed: int = 0) -> ImageProblem:

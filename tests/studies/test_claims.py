@@ -21,9 +21,10 @@ def make_record(protocol, dataset="fashion-mnist"):
         for name in METHODS:
             nll = losses.get(name, 0.27) + 0.001 * seed + (1e-5 * seed if name == "burnish" else 0.0)
             scores = {"nll": nll, "accuracy": 0.904, "ece": 0.04, "paper_ece": 0.117}
-            row = {"few": scores, "many": dict(scores), "inside": True}
+            row = {"few": scores, "many": dict(scores), "inside": True, "inside_tv": True}
             row["mmd_paper"] = distances.get(name, 0.002) + 0.001 * seed
             rows[name] = row | {"mmd_paper_weights": row["mmd_paper"] + 1e-4}
+        rows["burnish"]["fit"] = {"rung": "laplace"}
         rows["HMC"]["fit"] = {"nested_rhat": 1.005, "rhat": 1.02, "converged": True, "seconds": 10.0}
         seeds[str(seed)] = {"rows": rows}
     return {"config": {"dataset": dataset, "protocol": protocol, "few": 20, "num_draws": 600}, "seeds": seeds}
@@ -80,6 +81,7 @@ def test_what_does_not_hold_of_the_papers_protocol_is_said(name, values, words):
         ("burnish", {"nll": 0.272}, "NLL of burnish by 20 draws"),
         ("burnish", {"nll": 0.272}, "NLL of burnish by 600 draws"),
         ("flow", {"inside": False}, "MMD of flow"),
+        ("recentred LA", {"inside_tv": False}, "distance of predictions of recentred LA"),
         ("refine", {"nll": 0.28}, "`refine` with its defaults"),
     ],
 )

@@ -6,11 +6,10 @@ import pytest
 from image_cases import make_record
 
 from burnish import metrics
-from burnish.noise import make_generator
 from burnish.predictive import predict_at
 from burnish.studies import flow_from_prior
 from burnish.studies.flow_from_prior import LENGTHS, STARTS, run_seed, summary
-from burnish.studies.image_posteriors import fit_paper_base
+from burnish.studies.image_posteriors import fit_paper_base, stream
 
 
 @pytest.mark.parametrize("protocol", ["paper", "ours"])
@@ -30,7 +29,7 @@ def test_nll_is_that_of_few_draws_of_each_flow(protocol, request, monkeypatch):
     assert all(seconds > 0.0 for seconds in (*part["seconds"], *part["batched_seconds"].values()))
     json.dumps(part, allow_nan=False)
     for name, (_, fit) in zip(STARTS, fitted, strict=True):
-        generator = make_generator(1)
+        generator = stream(problem, f"flow-from-prior {name}")
         for place, flow in enumerate(fit.posteriors[0]):
             theta = flow.sample(problem.setting.settings.few, generator=generator)
             probs = predict_at(*methods.seen(theta), problem.features("test")).probs

@@ -110,7 +110,7 @@ def test_draws_of_a_variational_network_differ_and_are_the_same_next_time(traine
 
 def test_a_variational_network_has_the_trained_weights(trained):
     member = next(NetworkMethods(trained, "vb", 0)._members(1))
-    path = trained.workspace.network("cifar-10", "vb", 0)
+    path = trained.workspace.network("made-cifar-10", "vb", 0)
     state = read_trained(path, trained.recipe("vb", 300)).states[-1]
     assert all(torch.equal(value, state[name]) for name, value in member.state_dict().items())
     fresh = variational_network(make_network("tiny", 10, 0), initial_std=1.0, generator=make_generator(0))
@@ -119,7 +119,7 @@ def test_a_variational_network_has_the_trained_weights(trained):
 
 def test_csghmc_averages_over_the_networks_that_were_kept(trained):
     methods = NetworkMethods(trained, "csghmc", 0)
-    path = trained.workspace.network("cifar-10", "csghmc", 0)
+    path = trained.workspace.network("made-cifar-10", "csghmc", 0)
     states = read_trained(path, trained.recipe("csghmc", 300)).states
     assert len(states) == 4  # one of each cycle
     inputs, probs = trained.pixels("outside svhn").float() / 255.0, []

@@ -49,7 +49,7 @@ def test_settings_are_the_papers_unless_others_are_asked_for(tmp_path):
     setting = dataclasses.replace(make_setting("paper", tmp_path), settings=ImageSettings())
     assert setting.benchmark is BENCHMARKS["cifar-10"]
     assert setting.recipe("paper", 50_000) == setting.recipe("ours", 50_000) == BENCHMARKS["cifar-10"].recipe
-    assert setting.recipe("vb", 50_000) == BENCHMARKS["cifar-10"].variational()
+    assert setting.recipe("vb", 50_000) == BENCHMARKS["cifar-10"].variational(50_000)
     assert setting.recipe("csghmc", 50_000) == BENCHMARKS["cifar-10"].cyclical(50_000)
     settings = setting.settings
     assert (settings.num_draws, settings.few, settings.lengths, settings.flow_epochs) == (600, 20, (1, 5, 10, 30), 20)
@@ -130,14 +130,14 @@ def test_the_papers_target_is_without_biases_at_the_papers_precision(paper):
 def test_our_target_has_the_precision_of_the_grid_that_predicts_best(ours, paper):
     problem = ours.problem
     assert problem.target.dim == len(problem.theta)
-    assert problem.search is problem.target
-    for target in (problem.target, paper.problem.search):
+    assert problem.tuned_target is problem.target
+    for target in (problem.target, paper.problem.tuned_target):
         tuning = target.tuning
         assert {candidate.precision for candidate in tuning.candidates} == set(SETTINGS.precisions)
         best = max(tuning.candidates, key=lambda candidate: candidate.score)
         assert target.prior_precision == tuning.precision == best.precision
     assert len(problem.target.data) + len(problem.features("validation")) == 300
-    assert paper.problem.search.dim == paper.problem.target.dim
+    assert paper.problem.tuned_target.dim == paper.problem.target.dim
 
 
 def test_biases_that_the_likelihood_does_not_see_come_from_the_prior(paper, generator):
@@ -166,7 +166,7 @@ def test_a_network_of_another_recipe_is_refused(paper):
 def test_networks_that_are_there_are_not_trained_again(tmp_path):
     setting = make_setting("paper", tmp_path, num_epochs=1)
     first = make_problem(setting, 0)
-    path = setting.workspace.network("cifar-10", "paper", 0)
+    path = setting.workspace.network("made-cifar-10", "paper", 0)
     before = path.stat().st_mtime_ns
     assert train_missing(setting, "paper", (0, 1), progress=False) == {}
     assert path.stat().st_mtime_ns == before

@@ -43,7 +43,16 @@ def made(monkeypatch):
     monkeypatch.setattr(image_studies, "prepare", lambda problems: None)
     monkeypatch.setattr(image_studies, "train_missing", lambda setting, kind, seeds, progress: {})
     monkeypatch.setattr(
-        image_studies, "ImageProblem", lambda setting, seed: types.SimpleNamespace(setting=setting, seed=seed)
+        image_studies,
+        "ImageProblem",
+        lambda setting, seed: types.SimpleNamespace(setting=setting, seed=seed, digest=f"network {seed}"),
+    )
+    monkeypatch.setattr(
+        image_studies,
+        "NetworkMethods",
+        lambda setting, kind, seed: types.SimpleNamespace(
+            seed=seed, kind=kind, names=[kind.upper()], trained=types.SimpleNamespace(digest=f"{kind} {seed}")
+        ),
     )
     return calls
 
@@ -149,7 +158,7 @@ def test_a_record_is_enough_to_add_what_it_lacks(tmp_path, made, monkeypatch):
     ("change", "text"),
     [
         ({"study": "ood"}, "`earlier` must have `study` marginals, got ood"),
-        ({"version": 0}, "`earlier` must have `version` 1, got 0"),
+        ({"version": 0}, "`earlier` must have `version` 2, got 0"),
         ({"protocol": "paper"}, "`earlier` must have `protocol` ours, got paper"),
         ({"num_draws": 7}, "`earlier` must have `num_draws` 32, got 7"),
         ({"lengths": [3]}, r"`earlier` must have `lengths` \[1, 5\], got \[3\]"),
@@ -165,6 +174,22 @@ def test_records_of_something_else_cannot_be_added_to(tmp_path, made, change, te
     with pytest.raises(ValueError, match=text + r".*Leave it out to make a record anew\."):
         record(tmp_path / "second", earlier=first)
     assert made == [0]
+
+
+def test_results_of_another_network_are_refused(tmp_path, made, monkeypatch):
+    first = record(tmp_path, seeds=(0, 1))
+    assert [part["network"] for part in first["seeds"].values()] == ["network 0", "network 1"]
+    for folder in (tmp_path, tmp_path / "elsewhere"):
+        (folder / "networks").mkdir(parents=True)
+        (folder / "networks" / "made-fashion-mnist-ours-1.safetensors").touch()  # trained anew
+    monkeypatch.setattr(
+        image_studies, "ImageProblem", lambda setting, seed: types.SimpleNamespace(setting=setting, seed=seed, digest="new")
+    )
+    text = "must hold the network that the results of marginals-fashion-mnist-ours-1 are of, network 1, got new. Delete"
+    with pytest.raises(ValueError, match=text):
+        record(tmp_path, seeds=(0, 1))
+    with pytest.raises(ValueError, match=text):
+        record(tmp_path / "elsewhere", seeds=(0, 1), earlier=first)
 
 
 def test_studies_data_sets_and_protocols_do_not_share_parts(tmp_path, made, monkeypatch):
@@ -310,13 +335,14 @@ def finished(paper, tmp_path, monkeypatch):
 def test_a_study_of_what_is_there_fits_nothing(finished, paper):
     found, options = finished
     (part,) = found["seeds"].values()
-    assert flat(part) == flat(json.loads(json.dumps(marginals.run_seed(paper))))
+    made = {"network": paper.problem.digest} | marginals.run_seed(paper)
+    assert flat(part) == flat(json.loads(json.dumps(made)))
     before = files(options["work"])
     assert record_image_study(**options)["seeds"] == found["seeds"]
     assert files(options["work"]) == before
 
 
-@pytest.mark.parametrize("damaged", ["networks/cifar-10-paper-0", "posteriors/cifar-10-paper-0-LA"])
+@pytest.mark.parametrize("damaged", ["networks/made-cifar-10-paper-0", "posteriors/cifar-10-paper-0-LA"])
 def test_damaged_networks_and_draws_are_refused_and_kept(finished, damaged):
     _, options = finished
     shutil.rmtree(options["work"] / "parts")

@@ -35,7 +35,7 @@ FIRST_FORM = """{
     "trained": {
         "num_epochs": 100, "batch_size": 128, "optimizer": "sgd", "learning_rate": 0.1, "weight_decay": 0.0005,
         "momentum": 0.9, "mixed_precision": true, "augment": true, "num_cycles": 1, "kept_per_cycle": 1,
-        "noisy_epochs": 0, "temperature": 0.0, "initial_std": null, "kl_weight": 0.0, "prior_decay": 0.0005
+        "noisy_epochs": 0, "temperature": 0.0, "initial_std": null, "kl_weight": 0.0, "prior_precision": 1.0
     },
     "seed": 3, "epoch": 100, "kept": 1, "losses": [2.0, 1.0], "seconds": 3.5, "together": 5,
     "origin": {"commit": "1ed07b9", "device": "NVIDIA H200", "versions": {"python": "3.12.3", "torch": "2.11.0"}}

@@ -47,7 +47,7 @@ class TestRecipe:
             ({"kl_weight": math.nan}, "`kl_weight` must be finite and not negative, got nan"),
             ({"momentum": 1.0}, r"`momentum` must lie in \[0, 1\), got 1.0"),
             ({"initial_std": 0.0}, "`initial_std` must be positive and finite, got 0"),
-            ({"initial_std": 0.1, "prior_decay": 0.0}, "`prior_decay` must be positive and finite, got 0"),
+            ({"initial_std": 0.1, "prior_precision": 0.0}, "`prior_precision` must be positive and finite, got 0"),
             ({"noisy_epochs": -1}, "`noisy_epochs` must be at least 0, got -1"),
             ({"num_epochs": 10, "num_cycles": 3}, "`num_epochs` must be a multiple of the 3 cycles"),
             ({"num_epochs": 4, "num_cycles": 2, "kept_per_cycle": 3}, "the 3 networks that one leaves .*, got 4"),
@@ -195,7 +195,7 @@ def test_the_weight_of_the_divergence_draws_to_the_prior():
     options = {"num_epochs": 5, "batch_size": 8, "optimizer": "adam", "learning_rate": 0.03, "initial_std": 0.05}
     divergences = []
     for weight in (0.0, 0.1, 100.0):
-        recipe = Recipe(**options, weight_decay=0.0, kl_weight=weight, prior_decay=0.1)
+        recipe = Recipe(**options, weight_decay=0.0, kl_weight=weight, prior_precision=0.1 * NUM_POINTS)
         run = Run(tiny(0), pixels, labels, recipe, seed=0)
         drive(run, range(5))
         divergences.append(float(kl_divergence(run.network, 0.1 * NUM_POINTS).detach()))

@@ -3,6 +3,7 @@
 import itertools
 import math
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,11 @@ __all__ = ["Claim", "calibration_claims", "ood_claims", "paired_interval"]
 _ACCURACY = {"fashion-mnist": 0.5, "cifar-10": 0.5, "cifar-100": 1.0}  # points by which networks may differ
 _MARGIN = 0.003  # of HMC's NLL, within which another posterior's counts as the same
 _LARGEST_RHAT = 1.01
+_INSIDE = {
+    "inside": "the unbiased MMD",
+    "inside_contrasts": "the unbiased MMD in contrasts of classes, which alone change predictions,",
+    "inside_tv": "the distance of predictions",
+}
 _NEAR = 2.0  # points of the paper's calibration error
 
 
@@ -57,12 +63,13 @@ def ood_claims(records: Sequence[Mapping[str, Any]]) -> list[Claim]:
         parts = list(record["seeds"].values())
         for outside in parts[0]["sizes"]:
             own, rival = (
-                statistics.fmean(row[outside]["confidence"]["fpr95"] for row in method_rows(parts, name))
-                for name in (REFINE, TEMPERATURE)
+                [row[outside]["confidence"]["fpr95"] for row in method_rows(parts, name)] for name in (REFINE, TEMPERATURE)
             )
-            pairs, better = pairs + 1, better + (own < rival)
+            less = paired_interval([100.0 * (first - second) for first, second in zip(own, rival, strict=True)])
+            pairs, better = pairs + 1, better + (less.value < 0.0)
             pair = f"{BENCHMARKS[record['config']['dataset']].title} and {DATASETS[outside].title}"
-            lines.append(f"{pair} {100 * own:.1f} against {100 * rival:.1f} %")
+            means = f"{100 * statistics.fmean(own):.1f} against {100 * statistics.fmean(rival):.1f} %"
+            lines.append(f"{pair} {means} ({less.value:+.1f}, from {less.low:+.1f} to {less.high:+.1f})")
     statement = "FPR95 of `refine` is below that of temperature scaling on at least two thirds of the pairs"
     return [Claim(statement, f"{better} of {pairs}: {'; '.join(lines)}", 3 * better >= 2 * pairs)]
 
@@ -111,10 +118,15 @@ def _own_claims(parts: list[Any], record: Mapping[str, Any]) -> list[Claim]:
         for name in (BURNISH, FLOW, RECENTRED)
         for which, count in (("few", settings["few"]), ("many", settings["num_draws"]))
     ]
-    for name in (BURNISH, FLOW, RECENTRED):
-        inside = [row["inside"] for row in method_rows(parts, name)]
-        text = f"{sum(inside)} of {len(inside)} networks"
-        claims.append(Claim(f"the unbiased MMD of {name} to HMC is that of HMC to itself (99 % range)", text, all(inside)))
+    rungs = Counter(row["fit"]["rung"] for row in method_rows(parts, BURNISH))
+    taken = ", ".join(f"{rung} on {count}" for rung, count in rungs.items())
+    for key, what in _INSIDE.items():
+        for name in (BURNISH, FLOW, RECENTRED):
+            inside = [row[key] for row in method_rows(parts, name) if key in row]
+            if not inside:
+                continue
+            text = f"{sum(inside)} of {len(inside)} networks" + (f"; the rung taken: {taken}" if name == BURNISH else "")
+            claims.append(Claim(f"{what} of {name} to HMC is that of HMC to itself (99 % range)", text, all(inside)))
     fits = [row["fit"] for row in method_rows(parts, HMC)]
     worst = max(fit["nested_rhat"] if fit["nested_rhat"] is not None else fit["rhat"] for fit in fits)
     text = f"largest nested R-hat {worst:.4f}; {statistics.fmean(fit['seconds'] for fit in fits):.0f} s a network"

@@ -4,9 +4,11 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
+from scipy.stats import rankdata  # type: ignore[import-untyped]
+
 from burnish.studies.image_calibration import run_seed as calibrate
 from burnish.studies.image_methods import LABELS, TEMPERATURE, LayerMethods
-from burnish.studies.image_posteriors import HMC
+from burnish.studies.image_posteriors import BURNISH, FLOW, HMC, RECENTRED
 from burnish.studies.summaries import method_names, method_rows, spread
 
 __all__ = ["run_seed", "summary"]
@@ -35,8 +37,10 @@ def summary(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     for name in names:
         found = method_rows(parts, name)
         rows.append([LABELS.get(name, name), *(spread([row[key] for row in found], 4) for key in ("mmd", "nll"))])
-    distance, nll = zip(*means.values(), strict=True)
-    ranks = [[sorted(values).index(value) for value in values] for values in (distance, nll)]
-    together = [statistics.correlation(distance, nll), statistics.correlation(*ranks)]
-    rows.append(["correlation of the means: of values, of ranks", *(f"{value:.2f}" for value in together)])
+    own = (RECENTRED, FLOW, BURNISH)
+    for label, chosen in (("all methods", names), ("the paper's", [name for name in names if name not in own])):
+        distance, nll = zip(*(means[name] for name in chosen), strict=True)
+        ranks = [rankdata(values).tolist() for values in (distance, nll)]
+        together = [statistics.correlation(distance, nll), statistics.correlation(*ranks)]
+        rows.append([f"correlation of the means of {label}: of values, of ranks", *(f"{value:.2f}" for value in together)])
     return ["method", "MMD to HMC", "NLL"], rows

@@ -7,10 +7,9 @@ import torch
 from torch import Tensor
 
 from burnish import metrics
-from burnish.noise import make_generator
 from burnish.predictive import predict
 from burnish.studies.image_methods import LayerMethods, grouped_probs
-from burnish.studies.image_posteriors import BURNISH, HMC, LA, RECENTRED, fit_paper_base
+from burnish.studies.image_posteriors import BURNISH, HMC, LA, RECENTRED, fit_paper_base, stream
 from burnish.studies.paper_scores import paper_ece
 from burnish.studies.protocols import BENCHMARKS
 from burnish.studies.summaries import is_comparable, method_names, method_rows, printed_text, spread
@@ -28,7 +27,7 @@ def run_seed(methods: LayerMethods) -> dict[str, Any]:
     problem = methods.problem
     settings, labels, inputs = problem.setting.settings, problem.setting.labels("test"), problem.features("test")
     base, _ = fit_paper_base(problem)
-    generator = make_generator(problem.seed, problem.device)
+    generator = stream(problem, "few-vs-many")
     probs = torch.zeros(len(inputs), problem.setting.benchmark.num_classes, device=problem.device)
     count = min(_MANY, 20 * settings.num_draws)
     for start in range(0, count, _BLOCK):

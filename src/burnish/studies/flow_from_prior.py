@@ -9,23 +9,22 @@ from torch import Tensor
 
 from burnish import metrics
 from burnish.inference.flow import fit_flow, paper_protocol
-from burnish.noise import make_generator
 from burnish.posteriors import Gaussian
 from burnish.predictive import predict_at
 from burnish.scales import Diagonal
 from burnish.studies.image_methods import LayerMethods
-from burnish.studies.image_posteriors import fit_paper_base
+from burnish.studies.image_posteriors import fit_paper_base, full_target, stream
+from burnish.studies.image_problem import ImageProblem
 from burnish.studies.paper_flows import fit_paper_flows
 from burnish.studies.printed import printed
 from burnish.studies.protocols import BENCHMARKS
 from burnish.studies.summaries import is_comparable, spread
-from burnish.target import Target
 
 __all__ = ["run_seed", "summary"]
 
 LENGTHS = (1, 5, 10, 20)
 STARTS = ("N(0,I)+NF", "LA+NF")
-_TIMED = 100  # steps of one flow alone, from which the time of all of them is extrapolated
+_TIMED = (50, 150)  # steps of one flow alone, from whose times that of all steps is extrapolated
 
 
 def run_seed(methods: LayerMethods) -> dict[str, Any]:
@@ -34,13 +33,13 @@ def run_seed(methods: LayerMethods) -> dict[str, Any]:
     settings = problem.setting.settings
     base, _ = fit_paper_base(problem)
     bases = [Gaussian(base.mean.new_zeros(base.dim), Diagonal(base.mean.new_ones(base.dim))), base]
-    target = Target(problem.model, problem.target.data, problem.target.prior_precision)
+    target = full_target(problem)
     fits = [
         fit_paper_flows(
             [target],
             [start],
             LENGTHS,
-            generators=[make_generator(problem.seed, problem.device)],
+            generators=[stream(problem, "flows")],
             num_epochs=settings.flow_epochs,
             likelihood_bias=problem.setting.protocol == "ours",
         )
@@ -48,13 +47,13 @@ def run_seed(methods: LayerMethods) -> dict[str, Any]:
     ]
     nll = {}
     for name, fit in zip(STARTS, fits, strict=True):
-        generator = make_generator(problem.seed + 1, problem.device)
+        generator = stream(problem, f"flow-from-prior {name}")
         draws = [flow.sample(settings.few, generator=generator) for flow in fit.posteriors[0]]
         nll[name] = [_nll(methods, theta) for theta in draws]
     return {
         "lengths": list(LENGTHS),
         "nll": nll,
-        "seconds": [_seconds(target, base, length, settings.flow_epochs, problem.seed) for length in LENGTHS],
+        "seconds": [_seconds(problem, base, length) for length in LENGTHS],
         "batched_seconds": {name: fit.seconds for name, fit in zip(STARTS, fits, strict=True)},
     }
 
@@ -91,13 +90,18 @@ def _nll(methods: LayerMethods, theta: Tensor) -> float:
     return metrics.nll(probs, problem.setting.labels("test"))
 
 
-def _seconds(target: Target, base: Gaussian, length: int, num_epochs: int, seed: int) -> float:
-    """Of all steps, from as many as are timed."""
-    generator = make_generator(seed, base.mean.device)
+def _seconds(problem: ImageProblem, base: Gaussian, length: int) -> float:
+    """Of one flow alone: what comes before and after the steps, and as much for each step as more of them take longer."""
+    target, generator = full_target(problem), stream(problem, "timing")
     options = paper_protocol(target, base, length, generator=generator)
-    total: int = num_epochs * math.ceil(len(target.data) / options["batch_size"])
-    timed = min(_TIMED, total)
-    fit_flow(target, base, generator=generator, **options | {"max_steps": 5})  # what only the first steps pay for
-    began = time.perf_counter()
-    fit_flow(target, base, generator=generator, **options | {"max_steps": timed})
-    return (time.perf_counter() - began) * total / timed
+    total: int = problem.setting.settings.flow_epochs * math.ceil(len(target.data) / options["batch_size"])
+    steps = [
+        min(count, total) for count in (_TIMED[0], *_TIMED)
+    ]  # the first of all pays for what is used for the first time
+    seconds = []
+    for count in steps:
+        began = time.perf_counter()
+        fit_flow(target, base, generator=generator, **options | {"max_steps": count})
+        seconds.append(time.perf_counter() - began)
+    few, many = seconds[1:]
+    return many + (total - steps[2]) * max(0.0, many - few) / max(1, steps[2] - steps[1])

@@ -29,7 +29,7 @@ from burnish.studies.image_posteriors import (
     temperature,
 )
 from burnish.studies.image_problem import ImageProblem, Setting, forward
-from burnish.studies.training import read_trained
+from burnish.studies.training import Trained, read_trained
 
 __all__ = ["LABELS", "MAP", "TEMPERATURE", "LayerMethods", "Methods", "NetworkMethods", "grouped_probs", "num_samples"]
 
@@ -143,11 +143,15 @@ class NetworkMethods:
         """Probabilities (1, N, C)."""
         return self.predict(name, images, num_samples).probs.unsqueeze(0)
 
+    @cached_property
+    def trained(self) -> Trained:
+        """What training left."""
+        recipe = self.setting.recipe(self.kind, len(self.setting.training_images(self.kind)))
+        return read_trained(self.setting.network(self.kind, self.seed), recipe, seed=self.seed)
+
     def _members(self, num_samples: int) -> Iterator[Any]:
         """The networks that are averaged over, in turn: kept ones, or draws of one."""
-        setting, benchmark, device = self.setting, self.setting.benchmark, self.setting.device
-        path = setting.workspace.network(setting.dataset, self.kind, self.seed)
-        trained = read_trained(path, setting.recipe(self.kind, len(setting.training_images(self.kind))))
+        benchmark, device, trained = self.setting.benchmark, self.setting.device, self.trained
         network: Any = make_network(benchmark.architecture, benchmark.num_classes, self.seed).to(device)
         if self.kind == "vb":
             network = variational_network(network, initial_std=1.0, generator=make_generator(self.seed, device))
@@ -163,9 +167,10 @@ class NetworkMethods:
 
 
 def num_samples(setting: Setting, name: str) -> int:
-    """Draws behind a prediction: few of them, but all of HMC's under the paper's protocol, as in the paper."""
-    many = name == HMC and setting.protocol == "paper"
-    return setting.settings.num_draws if many else setting.settings.few
+    """Draws behind a prediction: few; under the paper's protocol all of HMC's and half as many of VB's, as in its code."""
+    if setting.protocol == "paper" and name == HMC:
+        return setting.settings.num_draws
+    return setting.settings.few // 2 if setting.protocol == "paper" and name == "VB" else setting.settings.few
 
 
 @torch.no_grad()

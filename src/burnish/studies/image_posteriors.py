@@ -37,8 +37,10 @@ __all__ = [
     "Fit",
     "fit_paper_base",
     "flow_name",
+    "full_target",
     "posterior",
     "prepare",
+    "stream",
 ]
 
 LA, RECENTRED, FLOW, BURNISH, HMC, REFINE = "LA", "recentred LA", "flow", "burnish", "HMC", "refine"
@@ -66,7 +68,7 @@ def posterior(problem: ImageProblem, name: str) -> Fit:
     if name not in _FITS:  # one of the paper's flows, whose lengths are fitted together
         prepare([problem])
     else:
-        generator = _generator(problem, name)
+        generator = stream(problem, name)
         with torch.no_grad():
             _write(problem, name, _FITS[name](problem, generator))
     found = _read(problem, name)
@@ -87,12 +89,12 @@ def prepare(problems: Sequence[ImageProblem]) -> None:
         return
     bases = [fit_paper_base(problem)[0] for problem in problems]
     paper = problems[0].setting.protocol == "paper"
-    targets = [_full_target(problem) for problem in problems]
+    targets = [full_target(problem) for problem in problems]
     fits = fit_paper_flows(
         targets,
         bases,
         settings.lengths,
-        generators=[_generator(problem, "flows") for problem in problems],
+        generators=[stream(problem, "flows") for problem in problems],
         num_epochs=settings.flow_epochs,
         likelihood_bias=not paper,
     )
@@ -100,8 +102,8 @@ def prepare(problems: Sequence[ImageProblem]) -> None:
         for name, flow in zip(names, flows, strict=True):
             if (problem, name) not in missing:
                 continue
-            generator = _generator(problem, name)
-            facts = {"seconds": fits.seconds, "together": len(problems) * len(names)}
+            generator = stream(problem, name)
+            facts = {"batch_seconds": fits.seconds, "together": len(problems) * len(names)}
             facts |= {} if paper else _elbo(problem.target, flow, generator)
             _write(problem, name, Fit(flow.sample(settings.num_draws, generator=generator), facts))
 
@@ -186,7 +188,8 @@ def _fit_hmc(problem: ImageProblem, generator: torch.Generator) -> Fit:
         max_seconds=settings.max_seconds,
     )
     draws = _spread(fit, kept)
-    facts = _describe(fit) | {"start_seconds": laplace.seconds + start.seconds, "kept": draws.shape[:2].numel()}
+    before = laplace.seconds + start.seconds
+    facts = _describe(fit) | {"seconds": before + fit.seconds, "start_seconds": before, "kept": draws.shape[:2].numel()}
     return Fit(problem.lift(draws, generator=generator).flatten(0, 1), facts)
 
 
@@ -234,7 +237,7 @@ def temperature(problem: ImageProblem) -> float:
     return fit_temperature(problem.model, problem.theta, problem.batch("validation")).temperature
 
 
-def _full_target(problem: ImageProblem) -> Target:
+def full_target(problem: ImageProblem) -> Target:
     """The target in all parameters of the layer."""
     return Target(problem.model, problem.target.data, problem.target.prior_precision)
 
@@ -270,7 +273,7 @@ def _describe(fit: HmcFit) -> dict[str, Any]:
     return facts | {"mean_rhat": float(rhat(fit.posterior.draws).mean()), "num_draws": len(fit.posterior.samples)}
 
 
-def _generator(problem: ImageProblem, name: str) -> torch.Generator:
+def stream(problem: ImageProblem, name: str) -> torch.Generator:
     """Another stream for each seed and posterior, whatever has been fitted before."""
     digest = hashlib.sha256(f"{problem.name(name)}".encode()).digest()
     return make_generator(int.from_bytes(digest[:6], "big"), problem.device)

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +19,6 @@ from burnish.batches import Batch
 from burnish.features import split_last_layer
 from burnish.heads import LinearHead, Model
 from burnish.inference.prior import tune_prior
-from burnish.storage import fingerprint
 from burnish.studies.architectures import make_network
 from burnish.studies.corruptions import corrupted_mix
 from burnish.studies.data import Images
@@ -65,6 +65,13 @@ class ImageSettings:
     tiny: bool = False
     """Whether a tiny network stands in for the wide one, on made images."""
 
+    def __post_init__(self) -> None:
+        if self.num_chains < 1 or 2 * self.num_draws % self.num_chains:
+            raise ValueError(
+                f"`num_chains` must divide twice the {self.num_draws} draws, of which each chain leaves as many, "
+                f"got {self.num_chains}. Pass a divisor of {2 * self.num_draws}."
+            )
+
     @classmethod
     def small(cls) -> "ImageSettings":
         """For trying the studies out on made images."""
@@ -95,6 +102,8 @@ class Setting:
     """Images by name of a data set and split."""
     workspace: Workspace
     device: torch.device
+    made_images: bool = False
+    """Whether images are made, to try things out."""
 
     @property
     def benchmark(self) -> Benchmark:
@@ -105,13 +114,18 @@ class Setting:
 
     def config(self, seed: int) -> dict[str, Any]:
         """What files of a seed are made with."""
-        return {"dataset": self.dataset, "protocol": self.protocol, "seed": seed, **asdict(self.settings)}
+        made = {"made_images": self.made_images}
+        return {"dataset": self.dataset, "protocol": self.protocol, "seed": seed, **made, **asdict(self.settings)}
+
+    def network(self, kind: str, seed: int) -> Path:
+        """The file of a trained network; the kind is its protocol, or the method that trained it."""
+        return self.workspace.network(f"made-{self.dataset}" if self.made_images else self.dataset, kind, seed)
 
     def recipe(self, kind: str, num_points: int) -> Recipe:
         """How networks are trained: by a protocol, or as "vb" or "csghmc" is."""
         recipe = self.benchmark.recipe
         if kind == "vb":
-            recipe = self.benchmark.variational()
+            recipe = self.benchmark.variational(num_points)
         elif kind == "csghmc":
             recipe = self.benchmark.cyclical(num_points)
         if self.settings.num_epochs is None:
@@ -139,7 +153,9 @@ class Setting:
         """The images of a part of the data, of "outside NAME", or of "shift LEVEL"."""
         kind, _, what = name.partition(" ")
         if kind == "outside":
-            return self.source(what, "test").pixels
+            pixels = self.source(what, "test").pixels
+            # the paper takes EMNIST as its file has it, rows for columns
+            return pixels.transpose(-1, -2) if what == "emnist-digits" and self.protocol == "paper" else pixels
         if kind == "shift":
             return self.shifted(int(what))[0]
         return self.images[name].pixels
@@ -169,6 +185,9 @@ class Setting:
             return rotate(test.pixels, float(level)), test.labels
         if level == 0:
             return test.pixels, test.labels
+        if self.protocol == "paper":  # which draws among its validation points too
+            test = self.source(self.dataset, "test")
+        assert test.labels is not None
         count = min(_NUM_SHIFTED, len(test))
         return corrupted_mix(test.pixels, test.labels, level, count=count, seed=0)[:2]
 
@@ -186,9 +205,10 @@ class ImageProblem:
         benchmark = setting.benchmark
         network = make_network(benchmark.architecture, benchmark.num_classes, seed)
         train = setting.images["train"]
-        path = setting.workspace.network(setting.dataset, setting.protocol, seed)
-        trained = read_trained(path, setting.recipe(setting.protocol, len(train)))
+        path = setting.network(setting.protocol, seed)
+        trained = read_trained(path, setting.recipe(setting.protocol, len(train)), seed=seed)
         network.load_state_dict(trained.states[-1])
+        self.digest = trained.digest
         self.network = network.to(self.device).eval()
         self.training = {"seconds": trained.seconds, "together": trained.together, "origin": trained.origin}
         example = train.pixels[:4].float().to(self.device) / 255.0
@@ -200,11 +220,7 @@ class ImageProblem:
 
     def config(self) -> dict[str, Any]:
         """What draws of this problem are made with, the network among it: one that is trained anew may be another."""
-        return self.setting.config(self.seed) | {"network": self._fingerprint}
-
-    @cached_property
-    def _fingerprint(self) -> str:
-        return fingerprint(self.network).values[:16]
+        return self.setting.config(self.seed) | {"network": self.digest}
 
     def name(self, what: str) -> str:
         """A file's name."""
@@ -228,7 +244,7 @@ class ImageProblem:
         return self._tuned(Target(self.model, self.batch("train"), 1.0))
 
     @cached_property
-    def search(self) -> Target:
+    def tuned_target(self) -> Target:
         """The target with the precision of the grid that predicts held-out points best, under either protocol."""
         if self.setting.protocol == "ours":
             return self.target
@@ -268,7 +284,7 @@ def forward(network: nn.Module, pixels: Tensor, device: torch.device) -> Tensor:
 
 def train_missing(setting: Setting, kind: str, seeds: tuple[int, ...], *, progress: bool) -> dict[int, str]:
     """Trains networks that have no file yet, side by side, and says what went wrong, by seed."""
-    places = {seed: setting.workspace.network(setting.dataset, kind, seed) for seed in seeds}
+    places = {seed: setting.network(kind, seed) for seed in seeds}
     if all(place.exists() for place in places.values()):
         return {}
     train = setting.training_images(kind)

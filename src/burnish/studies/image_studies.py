@@ -39,7 +39,8 @@ IMAGE_STUDIES = {
 }
 WITH_BASELINES = ("image-calibration", "ood", "shift")
 _WITHOUT_FLOWS = ("few-vs-many", "flow-from-prior")
-_FAILURES = (FitError, MemoryError, torch.OutOfMemoryError)  # of one seed, while others may go on
+# of one seed, while others may go on
+_FAILURES = (FitError, MemoryError, torch.OutOfMemoryError, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
 
 
 def record_image_study(
@@ -75,6 +76,8 @@ def record_image_study(
         earlier: a record of the same study, to which seeds and baselines that it lacks are added.
         progress: whether to say on a terminal what is going on.
     """
+    if earlier is not None and baseline_seeds is None:
+        baseline_seeds = ()  # those it has stay
     chosen, compared, device = check_options(name, dataset, seeds, baseline_seeds, protocol, device, small)
     if settings is None:
         settings = ImageSettings.small() if small else ImageSettings()
@@ -82,7 +85,7 @@ def record_image_study(
     common = {"dataset": dataset, "protocol": protocol, "made_images": small, **sizes}
     known = {} if earlier is None else _check_earlier(earlier, name, common)
     source = cache(made_images if small else lambda what, split: load_images(what, split, data))
-    setting = Setting(dataset, protocol, settings, source, Workspace(Path(work)), device)
+    setting = Setting(dataset, protocol, settings, source, Workspace(Path(work)), device, small)
     outside = setting.benchmark.outside if name == "ood" else ()
     needed = [(dataset, "test"), (dataset, "train"), *((what, "test") for what in sorted(outside))]
     for what, split in needed:  # before the work, which the lack of one would end
@@ -94,6 +97,8 @@ def record_image_study(
         compared = tuple(sorted({*compared, *earlier["config"]["baseline_seeds"]}))
     config = {**common, "seeds": chosen, "baseline_seeds": compared}
     used = {} if small else {f"{what} {split}": describe(what, split, data) for what, split in needed}
+    if earlier is not None and {**earlier["data"], **used} != {**used, **earlier["data"]}:
+        raise ValueError(f"`earlier` must be of the data {used}, got {earlier['data']}. Leave it out to make a record anew.")
     record = {"study": name, "version": VERSION, "config": config, **origin(device), "data": used}
     parts = {str(seed): results.parts[str(seed)] for seed in chosen if str(seed) in results.parts}
     # of all seeds, whenever they were made: without training, and without what other studies had left
@@ -161,7 +166,18 @@ class _Results:
         elif str(seed) in self.parts:  # one more row of the network with the same seed
             whole = self.parts[str(seed)]
             whole["rows"] |= found["rows"]
-            whole.setdefault("baselines", {})[kind] = {key: found[key] for key in ("seconds_in_all", "origin")}
+            whole.setdefault("baselines", {})[kind] = {key: value for key, value in found.items() if key != "rows"}
+
+    def check_network(self, kind: str, seed: int, digest: str) -> None:
+        """Refuses results of another network than the one that is there now."""
+        part = self.parts.get(str(seed), {})
+        found = (part.get("baselines", {}).get(kind) if kind else part) or self._read(kind, seed) or {}
+        if found.get("network", digest) != digest:
+            name = _part_name(self._name, self._setting, kind, seed)
+            raise ValueError(
+                f"`work` must hold the network that the results of {name} are of, {found['network']}, got {digest}. "
+                "Delete the results, or work in another folder (`--work`)."
+            )
 
     def _known(self, kind: str, seed: int) -> bool:
         part = self.parts.get(str(seed))
@@ -185,6 +201,8 @@ def _run(
         with stages.stage("networks"):
             trained = [seed for seed in seeds if seed in lacking or _is_trained(setting, seed)]
             problems = {seed: ImageProblem(setting, seed) for seed in trained if seed not in failed}
+            for seed, problem in problems.items():
+                results.check_network("", seed, problem.digest)
         if problems.keys() & set(lacking) and name not in _WITHOUT_FLOWS:
             with stages.stage("the paper's flows"), contextlib.suppress(*_FAILURES):
                 prepare(list(problems.values()))  # where that fails, each seed tries for itself
@@ -196,23 +214,26 @@ def _run(
         for seed in baseline_seeds:
             if seed in failed:
                 results.fail(kind, seed, failed[seed])
-            else:
-                results.add(kind, seed, partial(_run_baseline, study, setting, kind, seed))
+                continue
+            methods = NetworkMethods(setting, kind, seed)
+            if setting.network(kind, seed).exists():
+                results.check_network(kind, seed, methods.trained.digest)
+            results.add(kind, seed, partial(_run_baseline, study, methods))
 
 
 def _is_trained(setting: Setting, seed: int) -> bool:
     """Not so where all that is left of a seed is its results."""
-    return setting.workspace.network(setting.dataset, setting.protocol, seed).exists()
+    return setting.network(setting.protocol, seed).exists()
 
 
 def _run_seed(study: Any, problems: Mapping[int, ImageProblem], seed: int) -> dict[str, Any]:
     found: dict[str, Any] = study.run_seed(LayerMethods(problems[seed]))
-    return found
+    return {"network": problems[seed].digest} | found
 
 
-def _run_baseline(study: Any, setting: Setting, kind: str, seed: int) -> dict[str, Any]:
-    found: dict[str, Any] = study.run_baseline(NetworkMethods(setting, kind, seed))
-    return found
+def _run_baseline(study: Any, methods: NetworkMethods) -> dict[str, Any]:
+    found: dict[str, Any] = study.run_baseline(methods)
+    return {"network": methods.trained.digest} | found
 
 
 def _part_name(name: str, setting: Setting, kind: str, seed: int) -> str:

@@ -1,5 +1,6 @@
 """Training of the studies' networks: several seeds side by side, kept in files, and resumed where they were interrupted."""
 
+import hashlib
 import math
 import os
 import time
@@ -34,6 +35,16 @@ class Trained:
     together: int
     """How many networks were trained side by side, at the end."""
     origin: dict[str, Any]
+
+    @property
+    def digest(self) -> str:
+        """Of everything that was kept: another training, another digest."""
+        found = hashlib.sha256()
+        for state in self.states:
+            for name, value in sorted(state.items()):
+                found.update(name.encode())
+                found.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        return found.hexdigest()[:16]
 
 
 def train_networks(

@@ -54,8 +54,8 @@ class Recipe:
     initial_std: float | None = None
     """Of the weights of a variational network, trained with Flipout; None for an ordinary one."""
     kl_weight: float = 0.0
-    """Of the KL divergence from a prior of precision `prior_decay` times the number of points; for variational ones."""
-    prior_decay: float = 5e-4
+    """Of the KL divergence from a prior of precision `prior_precision`; for variational ones."""
+    prior_precision: float = 1.0
 
     def __post_init__(self) -> None:
         check_choice("optimizer", self.optimizer, OPTIMIZERS)
@@ -65,7 +65,7 @@ class Recipe:
         check_positive("learning_rate", self.learning_rate)
         if self.initial_std is not None:
             check_positive("initial_std", self.initial_std, "Pass None for an ordinary network.")
-            check_positive("prior_decay", self.prior_decay)
+            check_positive("prior_precision", self.prior_precision)
         for name in ("weight_decay", "temperature", "kl_weight"):
             if not 0.0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"`{name}` must be finite and not negative, got {getattr(self, name)}. Pass 0 for none.")
@@ -186,7 +186,7 @@ class Run:
         self._loss.add_(loss.detach())
         if self.recipe.initial_std is not None:
             num_points = len(self._source)
-            divergence = kl_divergence(self.network, self.recipe.prior_decay * num_points)
+            divergence = kl_divergence(self.network, self.recipe.prior_precision)
             loss = loss + self.recipe.kl_weight / num_points * divergence
         self._grad.zero_()
         loss.backward()  # type: ignore[no-untyped-call]

@@ -16,7 +16,7 @@ from burnish.storage import read_file, replace_file, write_file
 
 __all__ = ["VERSION", "Workspace"]
 
-VERSION = 1  # of records and of all files here but networks, which have that of burnish's files
+VERSION = 2  # of records and of all files here but networks, which have that of burnish's files
 _REMEDY = "Delete it, or work in another folder (`--work`)."
 
 
