@@ -15,7 +15,17 @@ from burnish.studies.printed import Printed, printed
 from burnish.studies.protocols import BENCHMARKS, PROTOCOLS
 from burnish.studies.summaries import method_names, method_rows, spread
 
-__all__ = ["SUMMARIES", "claim_list", "claimed", "image_notes", "names", "pictured", "read"]
+__all__ = [
+    "SUMMARIES",
+    "claim_list",
+    "claimed",
+    "image_notes",
+    "mixed_networks",
+    "names",
+    "part_origins",
+    "pictured",
+    "read",
+]
 
 Table = tuple[list[str], list[list[str]]]
 
@@ -48,18 +58,52 @@ def read(name: str) -> dict[str, Any]:
     return record
 
 
+def part_origins(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """Where the seeds of a record were made, and networks that were added to them."""
+    found = []
+    for part in record.get("seeds", {}).values():
+        found += [part["origin"], *(each["origin"] for each in part.get("baselines", {}).values())]
+    return found
+
+
+def mixed_networks() -> list[str]:
+    """Data sets, protocols and seeds for which studies have results of different networks."""
+    digests: dict[str, set[str]] = {}
+    for name in names():
+        record = read(name)
+        for seed, part in record["seeds"].items():
+            place = f"{record['config']['dataset']} {record['config']['protocol']} {seed}"
+            digests.setdefault(place, set()).update({part["network"]} if "network" in part else ())
+    return [place for place, found in digests.items() if len(found) > 1]
+
+
 def image_notes(record: dict[str, Any]) -> str:
     """How many networks, draws and points stand behind a table."""
     config, parts = record["config"], record["seeds"]
     count = len(parts)
     lines = [f"{count} network{'s' if count > 1 else ''} (seeds {', '.join(parts)}), means and standard errors"]
     if config["baseline_seeds"] and any("baselines" in part for part in parts.values()):
-        lines.append(f"VB and CSGHMC of seeds {', '.join(map(str, config['baseline_seeds']))}")
-    lines.append(f"predictions by {config['few']} draws unless said otherwise")
+        whole = ", trained on the validation points too" if config["protocol"] == "ours" else ""
+        lines.append(f"VB and CSGHMC of seeds {', '.join(map(str, config['baseline_seeds']))}{whole}")
+    lines += _draws(record)
     if record["failures"]:
         lines.append("failed: " + "; ".join(f"{seed}: {reason}" for seed, reason in record["failures"].items()))
     sets = "; ".join(record["data"].values())
     return f"{'; '.join(lines)}. Data: {sets}."
+
+
+def _draws(record: dict[str, Any]) -> list[str]:
+    """By how many draws the predictions of a study are."""
+    study, few, many = record["study"], record["config"]["few"], record["config"]["num_draws"]
+    if study in ("few-vs-many", "marginals"):
+        return []
+    average = ", averaged over disjoint sets of them" if study in ("image-calibration", "correlation") else ""
+    lines = [f"predictions by {few} draws{average}, of CSGHMC by all its networks"]
+    if record["config"]["protocol"] == "paper" and study != "flow-from-prior":
+        counts = {name: row.get("draws") for name, row in next(iter(record["seeds"].values()))["rows"].items()}
+        is_paper = study in ("ood", "shift") or counts.get(HMC) == many
+        lines += [f"of HMC by {many}"] if is_paper else []
+    return lines
 
 
 def claimed() -> list[str]:

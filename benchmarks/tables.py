@@ -17,7 +17,7 @@ from typing import Any
 
 from burnish.studies.records import STUDIES, summarise
 from predictive_tables import SOURCES
-from reproduction_tables import SUMMARIES, claim_list, claimed, image_notes, names, read
+from reproduction_tables import SUMMARIES, claim_list, claimed, image_notes, mixed_networks, names, part_origins, read
 from study_tables import NOTES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -430,9 +430,9 @@ def _scores(results: list[dict[str, Any]]) -> list[str]:
 
 def _origin(record: dict[str, Any]) -> str:
     results = record.get("results")
-    origins = results.get("origins", [record]) if isinstance(results, dict) else [record]
+    origins = results.get("origins", [record]) if isinstance(results, dict) else part_origins(record) or [record]
     lines = [f"{each['device']}, torch {each['versions']['torch']}, commit {each['commit']}" for each in origins]
-    return f"\n\n<sub>{'; '.join(lines)}.</sub>"
+    return f"\n\n<sub>{'; '.join(dict.fromkeys(lines))}.</sub>"
 
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -474,6 +474,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
     check = parser.parse_args().check
+    mixed = mixed_networks()
+    if mixed:
+        sys.exit(f"records of one data set and protocol must be of the same networks, got others for {', '.join(mixed)}")
     stale = []
     for page in pages():
         text = page.read_text()

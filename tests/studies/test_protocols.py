@@ -63,9 +63,9 @@ def test_recipes_are_the_papers():
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_cycles_leave_twelve_networks_of_a_cold_posterior(name):
     recipe = BENCHMARKS[name].cyclical(50_000)
-    assert (recipe.num_epochs, recipe.epochs_per_cycle) == (100, 25)
-    last = [*(22, 23, 24), *(47, 48, 49), *(72, 73, 74), *(97, 98, 99)]
-    assert [epoch for epoch in range(100) if recipe.keeps(epoch)] == last
+    assert (recipe.num_epochs, recipe.epochs_per_cycle) == (200, 50)
+    last = [*(47, 48, 49), *(97, 98, 99), *(147, 148, 149), *(197, 198, 199)]
+    assert [epoch for epoch in range(200) if recipe.keeps(epoch)] == last
     rates, kicks = recipe.rates(1), recipe.kicks(1, 50_000)
     assert (kicks > 0).nonzero().flatten().tolist() == last
     expected = (2.0 * 0.9 * rates[47] / 50_000**2).sqrt()  # friction 0.9, temperature 1 / N
