@@ -162,6 +162,7 @@ def test_a_record_is_enough_to_add_what_it_lacks(tmp_path, made, monkeypatch):
         ({"protocol": "paper"}, "`earlier` must have `protocol` ours, got paper"),
         ({"num_draws": 7}, "`earlier` must have `num_draws` 32, got 7"),
         ({"lengths": [3]}, r"`earlier` must have `lengths` \[1, 5\], got \[3\]"),
+        ({"data": {"mnist test": "others"}}, "`earlier` must be of the data {}, got"),
         ({"config": 3}, "`earlier` must be a record of an image study"),
         ({"seeds": None}, "`earlier` must be a record of an image study"),
     ],

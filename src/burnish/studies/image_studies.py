@@ -90,15 +90,15 @@ def record_image_study(
     needed = [(dataset, "test"), (dataset, "train"), *((what, "test") for what in sorted(outside))]
     for what, split in needed:  # before the work, which the lack of one would end
         source(what, split)
+    used = {} if small else {f"{what} {split}": describe(what, split, data) for what, split in needed}
+    if earlier is not None and earlier["data"] != used:
+        raise ValueError(f"`earlier` must be of the data {used}, got {earlier['data']}. Leave it out to make a record anew.")
     results = _Results(name, setting, known)
     _run(results, name, setting, chosen, compared, progress)
     if earlier is not None:
         chosen = tuple(sorted({*chosen, *earlier["config"]["seeds"]}))
         compared = tuple(sorted({*compared, *earlier["config"]["baseline_seeds"]}))
     config = {**common, "seeds": chosen, "baseline_seeds": compared}
-    used = {} if small else {f"{what} {split}": describe(what, split, data) for what, split in needed}
-    if earlier is not None and {**earlier["data"], **used} != {**used, **earlier["data"]}:
-        raise ValueError(f"`earlier` must be of the data {used}, got {earlier['data']}. Leave it out to make a record anew.")
     record = {"study": name, "version": VERSION, "config": config, **origin(device), "data": used}
     parts = {str(seed): results.parts[str(seed)] for seed in chosen if str(seed) in results.parts}
     # of all seeds, whenever they were made: without training, and without what other studies had left
@@ -256,7 +256,9 @@ def _check_earlier(earlier: Mapping[str, Any], name: str, config: Mapping[str, A
 
 def _is_record(record: Any) -> bool:
     """Whether it has the parts that every record of an image study has."""
-    if not isinstance(record, Mapping) or not all(isinstance(record.get(key), Mapping) for key in ("config", "seeds")):
+    if not isinstance(record, Mapping) or not all(
+        isinstance(record.get(key), Mapping) for key in ("config", "data", "seeds")
+    ):
         return False
     lists = (record["config"].get(key) for key in ("seeds", "baseline_seeds"))
     parts = record["seeds"].values()
