@@ -415,7 +415,7 @@ def finish(name, folder, work):
     process = start(name, folder, work)
     _, errors = process.communicate(timeout=MAX_SECONDS)
     assert process.returncode == 0, errors
-    return json.loads((folder / f"{name}-cifar-10-paper.json").read_text())
+    return json.loads((folder / f"{name}-cifar-10-paper-small.json").read_text())
 
 
 def files(work, pattern="*/*"):
@@ -458,6 +458,23 @@ def test_studies_that_are_killed_end_with_the_same_record(tmp_path):
 
 
 @pytest.mark.slow
+def test_studies_side_by_side_share_what_they_make(tmp_path):
+    """Two of them in one folder end as they do one after another, and nothing is made twice."""
+    names, alone, together = ("marginals", "shift"), tmp_path / "alone", tmp_path / "together"
+    expected = {name: finish(name, alone, alone / "work") for name in names}
+    processes = {name: start(name, together, together / "work") for name in names}
+    for process in processes.values():
+        _, errors = process.communicate(timeout=MAX_SECONDS)
+        assert process.returncode == 0, errors
+    for name in names:
+        found = json.loads((together / f"{name}-cifar-10-paper-small.json").read_text())
+        assert_same(found, expected[name])
+    assert {path.relative_to(alone) for path in files(alone / "work")} == {
+        path.relative_to(together) for path in files(together / "work")
+    }
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
 def test_reproduce_small_leaves_every_record_with_all_seeds_in_less_than_five_minutes(tmp_path):
     root = Path(__file__).parents[2]
@@ -471,19 +488,21 @@ def test_reproduce_small_leaves_every_record_with_all_seeds_in_less_than_five_mi
     after = os.times()
     seconds = after.children_user + after.children_system - before.children_user - before.children_system
     found = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("*.json")}
-    lanes = {f"{name}-fashion-mnist-{protocol}" for name in IMAGE_STUDIES for protocol in ("paper", "ours")}
-    lanes |= {f"{name}-{lane}" for name in image_studies.WITH_BASELINES for lane in ("cifar-10-ours", "cifar-100-paper")}
+    lanes = {f"{name}-fashion-mnist-{protocol}-small" for name in IMAGE_STUDIES for protocol in ("paper", "ours")}
+    lanes |= {
+        f"{name}-{lane}-small" for name in image_studies.WITH_BASELINES for lane in ("cifar-10-ours", "cifar-100-paper")
+    }
     assert set(found) == lanes == {path.stem for path in tmp_path.glob("*.svg")}
     for name, entry in found.items():
         assert entry["failures"] == {}, name
         assert list(entry["seeds"]) == ["0", "1"], name
     outside = []
     for lane in ("fashion-mnist-paper", "fashion-mnist-ours", "cifar-10-ours", "cifar-100-paper"):
-        for part in found[f"image-calibration-{lane}"]["seeds"].values():
+        for part in found[f"image-calibration-{lane}-small"]["seeds"].values():
             rows = part["rows"]
             assert rows["recentred LA"]["mmd_paper"] < rows["LA"]["mmd_paper"] < rows["MAP"]["mmd_paper"]
             outside.append(not rows["HMC"]["inside"])
     assert sum(outside) <= 1  # each is with a chance of one in a hundred
-    for part in found["marginals-fashion-mnist-paper"]["seeds"].values():
+    for part in found["marginals-fashion-mnist-paper-small"]["seeds"].values():
         assert part["rows"]["recentred LA"]["ks"] < part["rows"]["LA"]["ks"]
     assert seconds < 2 * 300.0 - 100.0  # of two cores, which are not always both busy

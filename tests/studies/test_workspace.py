@@ -3,6 +3,9 @@
 import errno
 import json
 import os
+import subprocess
+import sys
+import threading
 
 import pytest
 import torch
@@ -145,3 +148,36 @@ def test_what_cannot_be_kept_leaves_what_was_there(room, monkeypatch):
             write(room, kind)
     assert (parts.read_bytes(), tensors.read_bytes()) == before
     assert sorted(path.name for path in room.folder.rglob("*") if path.is_file()) == ["draws.json", "draws.safetensors"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no locks")
+class TestLocks:
+    def test_one_at_a_time(self, room):
+        seen = []
+
+        def wait():
+            with room.lock("flows"):
+                seen.append("other")
+
+        with room.lock("flows"):
+            thread = threading.Thread(target=wait)
+            thread.start()
+            thread.join(0.2)
+            seen.append("first")
+        thread.join(10.0)
+        assert seen == ["first", "other"]
+
+    def test_other_names_do_not_wait(self, room):
+        with room.lock("flows"), room.lock("networks"):
+            pass
+
+    def test_a_process_that_is_killed_has_it_no_more(self, room):
+        code = "import sys, time; from burnish.studies.workspace import Workspace\n"
+        code += "with Workspace(sys.argv[1]).lock('flows'): print('has it', flush=True); time.sleep(60)"
+        process = subprocess.Popen([sys.executable, "-c", code, str(room.folder)], stdout=subprocess.PIPE, text=True)
+        assert process.stdout.readline() == "has it\n"
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        with room.lock("flows"):
+            pass

@@ -22,7 +22,7 @@ from burnish.noise import make_generator
 from burnish.posteriors import DensityPosterior, Gaussian, Posterior
 from burnish.refine import refine
 from burnish.scales import Dense, Diagonal, Scale
-from burnish.studies.image_problem import ImageProblem
+from burnish.studies.image_problem import ImageProblem, ImageSettings
 from burnish.studies.paper_flows import fit_paper_flows
 from burnish.studies.records import finite, origin
 from burnish.target import Target
@@ -68,9 +68,9 @@ def posterior(problem: ImageProblem, name: str) -> Fit:
     if name not in _FITS:  # one of the paper's flows, whose lengths are fitted together
         prepare([problem])
     else:
-        generator = stream(problem, name)
-        with torch.no_grad():
-            _write(problem, name, _FITS[name](problem, generator))
+        with problem.setting.workspace.lock(problem.name(name)), torch.no_grad():
+            if _read(problem, name) is None:
+                _write(problem, name, _FITS[name](problem, stream(problem, name)))
     found = _read(problem, name)
     assert found is not None
     return found
@@ -82,7 +82,12 @@ def prepare(problems: Sequence[ImageProblem]) -> None:
     Those that are there stay, but are fitted again: rounding depends on what is fitted together, and a study that was killed
     between two of them must end with the same numbers.
     """
-    settings = problems[0].setting.settings
+    setting = problems[0].setting
+    with setting.workspace.lock(f"{setting.dataset}-{setting.protocol}-flows"):
+        _fit_flows(problems, setting.settings)
+
+
+def _fit_flows(problems: Sequence[ImageProblem], settings: ImageSettings) -> None:
     names = [flow_name(length) for length in settings.lengths]
     missing = {(problem, name) for problem in problems for name in names if _read(problem, name) is None}
     if not missing:

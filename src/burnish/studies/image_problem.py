@@ -290,14 +290,15 @@ def train_missing(setting: Setting, kind: str, seeds: tuple[int, ...], *, progre
     train = setting.training_images(kind)
     assert train.labels is not None
     benchmark = setting.benchmark
-    return train_networks(
-        lambda seed: make_network(benchmark.architecture, benchmark.num_classes, seed),
-        train.pixels.to(setting.device),
-        train.labels.to(setting.device),
-        setting.recipe(kind, len(train)),
-        places,
-        progress=progress,
-    )
+    with setting.workspace.lock(f"{setting.dataset}-{kind}"):
+        return train_networks(
+            lambda seed: make_network(benchmark.architecture, benchmark.num_classes, seed),
+            train.pixels.to(setting.device),
+            train.labels.to(setting.device),
+            setting.recipe(kind, len(train)),
+            places,
+            progress=progress,
+        )
 
 
 def _rows(images: Images, index: Tensor) -> Images:

@@ -1,18 +1,24 @@
 """The folder that studies work in: networks, features, draws and results of each seed, in files that are written at once.
 
 Whatever is there is not made again, so a study that was interrupted goes on where it was, and studies share what they can.
-A file says what it was made with; one that was made with anything else is refused, not taken for what is wanted.
+A file says what it was made with; one that was made with anything else is refused, not taken for what is wanted. Several
+studies may work in one folder at a time: what one of them is making, the others wait for.
 """
 
 import json
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from burnish.storage import read_file, replace_file, write_file
+
+if sys.platform != "win32":
+    import fcntl
 
 __all__ = ["VERSION", "Workspace"]
 
@@ -29,6 +35,16 @@ class Workspace:
     def network(self, dataset: str, kind: str, seed: int) -> Path:
         """The file of a trained network; the kind is its protocol, or the method that trained it."""
         return self._place("networks", f"{dataset}-{kind}-{seed}.safetensors")
+
+    @contextmanager
+    def lock(self, name: str) -> Iterator[None]:
+        """Waits until no other process has the lock of this name; one that is killed has it no more."""
+        if sys.platform == "win32":  # where studies side by side may do the same work twice
+            yield
+            return
+        with open(self._place("locks", f"{name}.lock"), "a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
 
     def read_tensors(
         self, room: str, name: str, config: Mapping[str, Any]
