@@ -33,7 +33,7 @@ __all__ = ["ImageProblem", "ImageSettings", "Setting", "train_missing"]
 
 BASELINES = ("vb", "csghmc")
 ANGLES = tuple(range(0, 181, 15))
-_CHUNK = 500  # images that pass through a network at a time
+_CHUNKS = {"cpu": 500, "cuda": 2000}  # images that pass through a network at a time
 _NUM_SHIFTED = 10_000  # drawn at each level of corruption
 
 
@@ -278,7 +278,10 @@ class ImageProblem:
 @torch.no_grad()
 def forward(network: nn.Module, pixels: Tensor, device: torch.device) -> Tensor:
     """A network's outputs for images, in float32."""
-    parts = [network(part.to(device).float() / 255.0) for part in torch.split(pixels, _CHUNK)]
+    parts = []
+    for part in torch.split(pixels, _CHUNKS[device.type]):
+        inputs = part.to(device, memory_format=torch.channels_last).float() / 255.0  # as tensor cores want it
+        parts.append(network(inputs))
     return torch.cat(parts)
 
 
