@@ -20,7 +20,8 @@ from training_cases import NUM_POINTS, images, tiny
 from burnish import _checks, storage
 from burnish.storage import read_file, write_file
 from burnish.studies import training
-from burnish.studies.training import Recipe, read_trained, train_networks
+from burnish.studies.architectures import make_network
+from burnish.studies.training import Recipe, Trained, read_trained, train_networks
 from burnish.studies.training_steps import Run
 
 RECIPE = Recipe(num_epochs=4, batch_size=8, learning_rate=0.05)
@@ -424,3 +425,14 @@ def main(folder):
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
+
+
+@pytest.mark.parametrize("kind", ["lenet", "wide-resnet"])  # the wide one has counts, which are tensors without a dimension
+def test_networks_are_told_apart_by_all_they_keep(kind):
+    def digest(seed, count):
+        state = make_network(kind, 10, seed).state_dict()
+        state = {name: value if value.ndim else value + count for name, value in state.items()}
+        return Trained((state,), (), 0.0, 1, {}).digest
+
+    assert digest(0, 0) == digest(0, 0) != digest(1, 0)
+    assert (digest(0, 1) != digest(0, 0)) == (kind == "wide-resnet")

@@ -43,7 +43,7 @@ class Trained:
         for state in self.states:
             for name, value in sorted(state.items()):
                 found.update(name.encode())
-                found.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+                found.update(value.detach().cpu().flatten().view(torch.uint8).numpy().tobytes())
         return found.hexdigest()[:16]
 
 
