@@ -9,7 +9,8 @@ from typing import Any
 
 from burnish.studies.claims import Claim, calibration_claims, ood_claims
 from burnish.studies.image_methods import LABELS, MAP, TEMPERATURE
-from burnish.studies.image_posteriors import BURNISH, HMC, LA, RECENTRED, REFINE, flow_name
+from burnish.studies.image_posteriors import BURNISH, FLOW, HMC, LA, RECENTRED, REFINE, flow_name
+from burnish.studies.image_problem import BASELINES
 from burnish.studies.image_studies import IMAGE_STUDIES
 from burnish.studies.printed import Printed, printed
 from burnish.studies.protocols import BENCHMARKS, PROTOCOLS
@@ -30,7 +31,7 @@ __all__ = [
 Table = tuple[list[str], list[list[str]]]
 
 # of the overview
-METHODS = (MAP, TEMPERATURE, LA, flow_name(5), RECENTRED, BURNISH, REFINE, HMC, "VB", "CSGHMC")
+METHODS = (MAP, TEMPERATURE, LA, flow_name(5), RECENTRED, FLOW, BURNISH, REFINE, HMC, "VB", "CSGHMC")
 FOLDER = Path(__file__).resolve().parent.parent / "results" / "images"
 
 
@@ -82,9 +83,10 @@ def image_notes(record: dict[str, Any]) -> str:
     config, parts = record["config"], record["seeds"]
     count = len(parts)
     lines = [f"{count} network{'s' if count > 1 else ''} (seeds {', '.join(parts)}), means and standard errors"]
-    if config["baseline_seeds"] and any("baselines" in part for part in parts.values()):
+    baselines = [kind.upper() for kind in BASELINES if any(kind in part.get("baselines", {}) for part in parts.values())]
+    if baselines:
         whole = ", trained on the validation points too" if config["protocol"] == "ours" else ""
-        lines.append(f"VB and CSGHMC of seeds {', '.join(map(str, config['baseline_seeds']))}{whole}")
+        lines.append(f"{' and '.join(baselines)} of seeds {', '.join(map(str, config['baseline_seeds']))}{whole}")
     lines += _draws(record)
     if record["failures"]:
         lines.append("failed: " + "; ".join(f"{seed}: {reason}" for seed, reason in record["failures"].items()))
@@ -98,7 +100,9 @@ def _draws(record: dict[str, Any]) -> list[str]:
     if study in ("few-vs-many", "marginals"):
         return []
     average = ", averaged over disjoint sets of them" if study in ("image-calibration", "correlation") else ""
-    lines = [f"predictions by {few} draws{average}, of CSGHMC by all its networks"]
+    lines = [f"predictions by {few} draws{average}"]
+    if any("csghmc" in part.get("baselines", {}) for part in record["seeds"].values()):
+        lines[0] += ", of CSGHMC by all its networks"
     if record["config"]["protocol"] == "paper" and study != "flow-from-prior":
         counts = {name: row.get("draws") for name, row in next(iter(record["seeds"].values()))["rows"].items()}
         is_paper = study in ("ood", "shift") or counts.get(HMC) == many

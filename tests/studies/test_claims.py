@@ -78,9 +78,9 @@ def test_what_does_not_hold_of_the_papers_protocol_is_said(name, values, words):
 @pytest.mark.parametrize(
     ("name", "values", "words"),
     [
-        ("burnish", {"nll": 0.272}, "NLL of burnish by 20 draws"),
-        ("burnish", {"nll": 0.272}, "NLL of burnish by 600 draws"),
-        ("flow", {"inside": False}, "MMD of flow"),
+        ("burnish", {"nll": 0.272}, "NLL of burnish, auto by 20 draws"),
+        ("burnish", {"nll": 0.272}, "NLL of burnish, auto by 600 draws"),
+        ("flow", {"inside": False}, "MMD of burnish, flow"),
         ("recentred LA", {"inside_tv": False}, "distance of predictions of recentred LA"),
         ("refine", {"nll": 0.28}, "`refine` with its defaults"),
     ],

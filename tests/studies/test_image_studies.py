@@ -25,7 +25,7 @@ from burnish.studies.protocols import BENCHMARKS
 from burnish.studies.records import record_text, summarise
 
 # what a second run cannot have in common with the first
-UNEQUAL = ("seconds", "seconds_in_all", "start_seconds", "batch_seconds", "batched_seconds", "together", "origin")
+UNEQUAL = ("seconds", "seconds_in_all", "start_seconds", "batch_seconds", "together", "origin")
 ORIGIN = ("commit", "versions", "device")
 MAX_SECONDS = 240  # of one process: nothing waits for ever
 

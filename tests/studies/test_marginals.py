@@ -75,5 +75,5 @@ def test_the_table_has_a_row_for_each_posterior():
     parts = [{"rows": {"LA": {"ks": value}, "flow": {"ks": 0.1}}} for value in (0.4, 0.6)]
     assert marginals.summary(make_record("cifar-10", "ours", *parts)) == (
         ["method", "mean distance of marginals to HMC's"],
-        [["LA", "0.5000 ± 0.1000"], ["recentred LA, our flow", "0.1000 ± 0.0000"]],
+        [["LA", "0.5000 ± 0.1000"], ["burnish, flow", "0.1000 ± 0.0000"]],
     )

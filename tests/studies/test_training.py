@@ -310,6 +310,8 @@ def test_files_of_the_first_form_stay_readable(tmp_path):
     assert sorted(found.states[0]) == ["0.weight", "1.running mean"]
     assert (found.losses, found.seconds, found.together) == ((2.0, 1.0), 3.5, 5)
     assert found.origin == header["origin"]
+    with pytest.raises(ValueError, match=r"must be of networks with `mean_spread` 0\.1, got None"):
+        read_trained(tmp_path / "old", Recipe(augment=True, mean_spread=0.1))
     train(tmp_path, 0)
     written = read_file(tmp_path / "0.safetensors")[0]
     assert written.keys() == header.keys()

@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy, pad
 from training_cases import NUM_POINTS, images, tiny
 
 from burnish.inference.flipout import kl_divergence
+from burnish.inference.variational_layers import VariationalLayer
 from burnish.noise import make_generator
 from burnish.studies.training_steps import Recipe, Run, augmented
 
@@ -48,6 +49,8 @@ class TestRecipe:
             ({"momentum": 1.0}, r"`momentum` must lie in \[0, 1\), got 1.0"),
             ({"initial_std": 0.0}, "`initial_std` must be positive and finite, got 0"),
             ({"initial_std": 0.1, "prior_precision": 0.0}, "`prior_precision` must be positive and finite, got 0"),
+            ({"mean_spread": 0.0}, "`mean_spread` must be positive and finite, got 0"),
+            ({"estimator": "lucky"}, "`estimator` must be one of .*'flipout'.* got 'lucky'"),
             ({"noisy_epochs": -1}, "`noisy_epochs` must be at least 0, got -1"),
             ({"num_epochs": 10, "num_cycles": 3}, "`num_epochs` must be a multiple of the 3 cycles"),
             ({"num_epochs": 4, "num_cycles": 2, "kept_per_cycle": 3}, "the 3 networks that one leaves .*, got 4"),
@@ -188,6 +191,30 @@ def test_flipout_moves_means_and_standard_deviations():
     again = Run(tiny(0), pixels, labels, Recipe(**options, kl_weight=0.1), seed=0)
     drive(again, range(2))
     assert torch.equal(vector(again), vector(run))
+
+
+def test_means_start_at_random_where_a_spread_is_given():
+    pixels, labels = images()
+
+    def start(seed, **options):
+        run = Run(tiny(0), pixels, labels, Recipe(**SHORT, initial_std=0.05, **options), seed=seed)
+        means = [part.moments()["weight"][0] for part in run.network.modules() if isinstance(part, VariationalLayer)]
+        return torch.cat([mean.detach().flatten() for mean in means])
+
+    drawn = start(0, mean_spread=0.1)
+    assert float(drawn.std()) == pytest.approx(0.1, rel=4 / math.sqrt(2 * len(drawn)))
+    assert torch.equal(drawn, start(0, mean_spread=0.1))
+    assert not torch.equal(drawn, start(1, mean_spread=0.1))
+    own = [part.weight.detach().flatten() for part in tiny(0) if isinstance(part, nn.Conv2d | nn.Linear)]
+    torch.testing.assert_close(start(0), torch.cat(own))
+
+
+@pytest.mark.parametrize("estimator", ["flipout", "plain"])
+def test_variational_layers_draw_by_the_estimator_of_the_recipe(estimator):
+    pixels, labels = images()
+    run = Run(tiny(0), pixels, labels, Recipe(**SHORT, initial_std=0.05, estimator=estimator), seed=0)
+    found = {part.estimator for part in run.network.modules() if isinstance(part, VariationalLayer)}
+    assert found == {estimator}
 
 
 def test_the_weight_of_the_divergence_draws_to_the_prior():

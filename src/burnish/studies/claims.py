@@ -12,7 +12,7 @@ from scipy.special import stdtrit  # type: ignore[import-untyped]
 
 from burnish.metrics import Interval
 from burnish.studies.data import DATASETS
-from burnish.studies.image_methods import MAP, TEMPERATURE
+from burnish.studies.image_methods import LABELS, MAP, TEMPERATURE
 from burnish.studies.image_posteriors import BURNISH, FLOW, HMC, LA, RECENTRED, REFINE, flow_name
 from burnish.studies.printed import Printed, printed
 from burnish.studies.protocols import BENCHMARKS
@@ -115,18 +115,20 @@ def _own_claims(parts: list[Any], record: Mapping[str, Any]) -> list[Claim]:
     settings = record["config"]
     claims = [
         _equivalence(parts, name, which, count)
-        for name in (BURNISH, FLOW, RECENTRED)
+        for name in (FLOW, BURNISH, RECENTRED)
         for which, count in (("few", settings["few"]), ("many", settings["num_draws"]))
     ]
     rungs = Counter(row["fit"]["rung"] for row in method_rows(parts, BURNISH))
     taken = ", ".join(f"{rung} on {count}" for rung, count in rungs.items())
     for key, what in _INSIDE.items():
-        for name in (BURNISH, FLOW, RECENTRED):
+        for name in (FLOW, BURNISH, RECENTRED):
             inside = [row[key] for row in method_rows(parts, name) if key in row]
             if not inside:
                 continue
             text = f"{sum(inside)} of {len(inside)} networks" + (f"; the rung taken: {taken}" if name == BURNISH else "")
-            claims.append(Claim(f"{what} of {name} to HMC is that of HMC to itself (99 % range)", text, all(inside)))
+            claims.append(
+                Claim(f"{what} of {LABELS.get(name, name)} to HMC is that of HMC to itself (99 % range)", text, all(inside))
+            )
     fits = [row["fit"] for row in method_rows(parts, HMC)]
     worst = max(fit["nested_rhat"] if fit["nested_rhat"] is not None else fit["rhat"] for fit in fits)
     text = f"largest nested R-hat {worst:.4f}; {statistics.fmean(fit['seconds'] for fit in fits):.0f} s a network"
@@ -141,7 +143,7 @@ def _own_claims(parts: list[Any], record: Mapping[str, Any]) -> list[Claim]:
 def _equivalence(parts: list[Any], name: str, which: str, count: int) -> Claim:
     interval = paired_interval(_differences(parts, name, HMC, which))
     margin = _MARGIN * statistics.fmean(row[which]["nll"] for row in method_rows(parts, HMC))
-    statement = f"NLL of {name} by {count} draws is HMC's, within {100 * _MARGIN:g} %"
+    statement = f"NLL of {LABELS.get(name, name)} by {count} draws is HMC's, within {100 * _MARGIN:g} %"
     text = f"{interval.value:+.5f} ({interval.low:+.5f} to {interval.high:+.5f}), margin {margin:.5f}"
     return Claim(statement, text, -margin <= interval.low and interval.high <= margin)
 

@@ -34,27 +34,24 @@ def run_seed(methods: LayerMethods) -> dict[str, Any]:
     base, _ = fit_paper_base(problem)
     bases = [Gaussian(base.mean.new_zeros(base.dim), Diagonal(base.mean.new_ones(base.dim))), base]
     target = full_target(problem)
-    fits = [
-        fit_paper_flows(
-            [target],
-            [start],
-            LENGTHS,
-            generators=[stream(problem, "flows")],
-            num_epochs=settings.flow_epochs,
-            likelihood_bias=problem.setting.protocol == "ours",
-        )
-        for start in bases
-    ]
+    fits = fit_paper_flows(
+        [target for _ in bases],
+        bases,
+        LENGTHS,
+        generators=[stream(problem, "flows") for _ in bases],
+        num_epochs=settings.flow_epochs,
+        likelihood_bias=problem.setting.protocol == "ours",
+    )
     nll = {}
-    for name, fit in zip(STARTS, fits, strict=True):
+    for name, flows in zip(STARTS, fits.posteriors, strict=True):
         generator = stream(problem, f"flow-from-prior {name}")
-        draws = [flow.sample(settings.few, generator=generator) for flow in fit.posteriors[0]]
+        draws = [flow.sample(settings.few, generator=generator) for flow in flows]
         nll[name] = [_nll(methods, theta) for theta in draws]
     return {
         "lengths": list(LENGTHS),
         "nll": nll,
         "seconds": [_seconds(problem, base, length) for length in LENGTHS],
-        "batched_seconds": {name: fit.seconds for name, fit in zip(STARTS, fits, strict=True)},
+        "batch_seconds": fits.seconds,
     }
 
 

@@ -29,7 +29,7 @@ from burnish.studies.image_posteriors import (
     temperature,
 )
 from burnish.studies.image_problem import ImageProblem, Setting, forward
-from burnish.studies.training import Trained, read_trained
+from burnish.studies.training import Recipe, Trained, read_trained
 
 __all__ = ["LABELS", "MAP", "TEMPERATURE", "LayerMethods", "Methods", "NetworkMethods", "grouped_probs", "num_samples"]
 
@@ -39,8 +39,8 @@ _CHUNK_ENTRIES = 2**24  # entries of one block of outputs
 LABELS = {
     MAP: "network (MAP)",
     TEMPERATURE: "temperature scaling",
-    FLOW: "recentred LA, our flow",
-    BURNISH: "burnish, same target",
+    FLOW: "burnish, flow",
+    BURNISH: "burnish, auto",
     REFINE: "burnish.refine, own target",
 }
 
@@ -146,15 +146,19 @@ class NetworkMethods:
     @cached_property
     def trained(self) -> Trained:
         """What training left."""
-        recipe = self.setting.recipe(self.kind, len(self.setting.training_images(self.kind)))
-        return read_trained(self.setting.network(self.kind, self.seed), recipe, seed=self.seed)
+        return read_trained(self.setting.network(self.kind, self.seed), self._recipe, seed=self.seed)
+
+    @property
+    def _recipe(self) -> Recipe:
+        return self.setting.recipe(self.kind, len(self.setting.training_images(self.kind)))
 
     def _members(self, num_samples: int) -> Iterator[Any]:
         """The networks that are averaged over, in turn: kept ones, or draws of one."""
         benchmark, device, trained = self.setting.benchmark, self.setting.device, self.trained
         network: Any = make_network(benchmark.architecture, benchmark.num_classes, self.seed).to(device)
         if self.kind == "vb":
-            network = variational_network(network, initial_std=1.0, generator=make_generator(self.seed, device))
+            options: Any = {"initial_std": 1.0, "estimator": self._recipe.estimator}
+            network = variational_network(network, generator=make_generator(self.seed, device), **options)
             network.load_state_dict(trained.states[-1])
             network.eval()
             for layer in (part for part in network.modules() if isinstance(part, VariationalLayer)):

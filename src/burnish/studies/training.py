@@ -237,7 +237,8 @@ def _read(
     if not isinstance(header.get(kind), dict):
         other = "a checkpoint" if "training" in header else "another file of burnish"
         raise ValueError(f"{name} must be a file of networks, got {other}. Delete it to train anew, or pass another.")
-    found = {**header[kind], "seed": header.get("seed")}
+    # what a file of before does not name was as it is by default
+    found = {**asdict(Recipe()), **header[kind], "seed": header.get("seed")}
     for key, value in (asdict(recipe) | ({} if seed is None else {"seed": seed})).items():
         if found.get(key) != value:
             raise ValueError(

@@ -18,6 +18,7 @@ from torch.nn.functional import cross_entropy, pad
 from burnish._checks import check_at_least, check_choice, check_positive
 from burnish.encoding import plain_copy
 from burnish.inference.flipout import kl_divergence, variational_network
+from burnish.inference.variational_layers import ESTIMATORS
 
 __all__ = ["Recipe", "Run"]
 
@@ -52,13 +53,18 @@ class Recipe:
     temperature: float = 0.0
     """That its noise stands for, in units of that of the posterior."""
     initial_std: float | None = None
-    """Of the weights of a variational network, trained with Flipout; None for an ordinary one."""
+    """Of the weights of a variational network; None for an ordinary one."""
     kl_weight: float = 0.0
     """Of the KL divergence from a prior of precision `prior_precision`; for variational ones."""
     prior_precision: float = 1.0
+    mean_spread: float | None = None
+    """Standard deviation of the means of variational weights at the start; None for the network's own weights."""
+    estimator: str = "flipout"
+    """How variational layers draw their weights: see `VariationalLayer`."""
 
     def __post_init__(self) -> None:
         check_choice("optimizer", self.optimizer, OPTIMIZERS)
+        check_choice("estimator", self.estimator, ESTIMATORS)
         for name in ("num_epochs", "batch_size", "num_cycles", "kept_per_cycle"):
             check_at_least(name, getattr(self, name), 1)
         check_at_least("noisy_epochs", self.noisy_epochs, 0)
@@ -66,6 +72,8 @@ class Recipe:
         if self.initial_std is not None:
             check_positive("initial_std", self.initial_std, "Pass None for an ordinary network.")
             check_positive("prior_precision", self.prior_precision)
+        if self.mean_spread is not None:
+            check_positive("mean_spread", self.mean_spread, "Pass None for the network's own weights.")
         for name in ("weight_decay", "temperature", "kl_weight"):
             if not 0.0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"`{name}` must be finite and not negative, got {getattr(self, name)}. Pass 0 for none.")
@@ -114,9 +122,12 @@ class Run:
         self.seed, self.recipe, self.device = seed, recipe, device
         self.noise = torch.Generator(device)
         self.shuffle = torch.Generator(device)
+        if recipe.mean_spread is not None:
+            _draw_weights(network, recipe.mean_spread, seed)
         network = network.to(device)
         if recipe.initial_std is not None:
-            network = variational_network(network, initial_std=recipe.initial_std, generator=self.noise)
+            options: Any = {"initial_std": recipe.initial_std, "estimator": recipe.estimator}
+            network = variational_network(network, generator=self.noise, **options)
         self.network = network.train()
         self.num_steps = len(pixels) // recipe.batch_size
         self._source, self._labels = pixels, labels
@@ -255,6 +266,15 @@ def augmented(pixels: Tensor, *, generator: torch.Generator) -> Tensor:
     rows = corners[0] + torch.arange(height, device=device)
     chosen = torch.arange(count, device=device).view(-1, 1, 1)
     return padded[chosen, :, rows.unsqueeze(2), columns.unsqueeze(1)].permute(0, 3, 1, 2)
+
+
+@torch.no_grad()
+def _draw_weights(network: nn.Module, std: float, seed: int) -> None:
+    """Weights and biases of linear and convolutional layers, drawn anew."""
+    generator = torch.Generator().manual_seed(_derived(seed, 0, "weights"))
+    for layer in (part for part in network.modules() if isinstance(part, nn.Linear | nn.Conv2d)):
+        for parameter in layer.parameters():
+            parameter.copy_(std * torch.randn(parameter.shape, generator=generator))
 
 
 def _flatten(network: nn.Module) -> tuple[Tensor, Tensor]:
