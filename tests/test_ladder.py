@@ -12,8 +12,10 @@ from burnish import ladder as ladder_module
 from burnish.errors import FitError
 from burnish.inference.laplace import fit_laplace
 from burnish.ladder import RUNGS, Ladder, draw_samples
+from burnish.layer_scales import Kronecker
 from burnish.noise import make_generator
 from burnish.posteriors import FlowPosterior, Gaussian, SamplePosterior
+from burnish.scales import Dense, Diagonal
 from burnish.verdict import judge
 
 sys.path.append(str(Path(__file__).parent / "inference"))
@@ -39,6 +41,19 @@ def test_the_first_rung_is_enough_where_the_posterior_is_gaussian():
     assert isinstance(fitted.posterior, Gaussian)
     assert rungs[0].verdict.trusted
     assert rungs[0].seconds > 0
+
+
+@pytest.mark.parametrize(("structure", "kind"), [("full", Dense), ("kron", Kronecker), ("diagonal", Diagonal)])
+def test_the_gaussian_has_the_structure_that_is_asked_for(structure, kind):
+    target = classification(num_points=40)
+    start = torch.zeros(target.dim, dtype=target.data.inputs.dtype)
+    ladder = Ladder("laplace", structure=structure)
+    fitted, _ = ladder.climb(target, start, target.data.inputs, generator=make_generator(0))
+    expected = fit_laplace(target, start, structure=structure).posterior
+    for posterior in (fitted.posterior, ladder.repeat("laplace", target, start, generator=make_generator(0)).posterior):
+        assert isinstance(posterior.scale, kind)
+        assert torch.equal(posterior.mean, expected.mean)
+        torch.testing.assert_close(posterior.scale.logdet(), expected.scale.logdet())
 
 
 def test_it_climbs_where_it_is_not():

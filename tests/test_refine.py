@@ -29,6 +29,7 @@ from burnish.inference.temperature import fit_temperature, recalibrate
 from burnish.likelihoods import Bernoulli, Categorical, GaussianNoise
 from burnish.noise import make_generator
 from burnish.posteriors import FlowPosterior, Gaussian
+from burnish.scales import Dense, Diagonal
 
 NUM_TRAIN, NUM_VALIDATION, NUM_TEST = 307, 127, 40  # numbers that no posterior has by chance
 QUICK = {"prior_mean": "head", "prior_precision": 20.0, "method": "laplace", "progress": False}
@@ -441,6 +442,15 @@ def test_a_seed_decides_everything(mlp_case, untouched_rng):
     assert again.verdict == bnn.verdict
     assert again.tuning == bnn.tuning
     assert not torch.equal(other.samples, bnn.samples)
+
+
+def test_the_gaussian_has_the_structure_that_is_asked_for():
+    made = case("mlp")
+    bnn = made.refine(**QUICK, flow=None, structure="diagonal")
+    assert isinstance(bnn.posterior.scale, Diagonal)
+    assert isinstance(reference().posterior.scale, Dense)
+    assert torch.equal(bnn.posterior.mean, reference().posterior.mean)
+    assert bnn.verdict.held_out != reference().verdict.held_out
 
 
 def test_a_seed_of_numpy():
@@ -954,6 +964,13 @@ REFUSED = {
         {"method": "nuts"},
         ValueError,
         "`method` must be one of 'auto', 'laplace', 'flow', 'long flow', 'hmc', got 'nuts'",
+        0,
+    ),
+    "unknown structure": (
+        Counting,
+        {"structure": "dense"},
+        ValueError,
+        "`structure` must be one of 'auto', 'full', 'kron', 'diagonal', got 'dense'",
         0,
     ),
     "unknown option": (

@@ -68,6 +68,8 @@ class Ladder:
     """A rung, or "auto"."""
     flow: Mapping[str, Any] = field(default_factory=dict)
     """Options of `fit_flow`."""
+    structure: str = "auto"
+    """Of the Gaussian's covariance: one of `fit_laplace`'s, or "auto"."""
 
     def climb(
         self, target: Target, theta: Tensor, inputs: Tensor, *, generator: torch.Generator
@@ -120,7 +122,8 @@ class Ladder:
         generator: torch.Generator,
     ) -> Fitted:
         if below is None:
-            gaussian = fit_laplace(target, theta, structure=choose_structure(target)).posterior
+            structure = choose_structure(target) if self.structure == "auto" else self.structure
+            gaussian = fit_laplace(target, theta, structure=structure).posterior
             return Fitted(gaussian, gaussian)
         if name == "hmc":
             fit = fit_hmc(target, below.posterior, generator=generator, **run)

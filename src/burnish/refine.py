@@ -27,6 +27,7 @@ from burnish.verdict import with_held_out
 __all__ = ["refine"]
 
 METHODS = ("auto", *RUNGS)
+STRUCTURES = ("auto", "full", "kron", "diagonal")
 _NO_CHECK = (
     "no `validation` data: nothing shows that the result predicts better than the network. "
     "Pass points that the network was not trained on as `validation`."
@@ -49,6 +50,7 @@ def refine(
     prior_mean: str | float | Tensor = "auto",
     prior_precision: str | float | Tensor = "auto",
     method: str = "auto",
+    structure: str = "auto",
     flow: Mapping[str, Any] | None = None,
     num_samples: int = 20,
     device: torch.device | str | None = None,
@@ -76,6 +78,8 @@ def refine(
         method: "laplace" (a Gaussian at the mode), "flow" (refined), "long flow" (with more layers, for longer), "hmc"
             (sampled in the flow's coordinates, for at most half an hour), or "auto", which begins with the first and goes on
             only while predictions are not those of the exact posterior.
+        structure: of the Gaussian's covariance, which a flow builds on: "full", "kron", "diagonal", or "auto", which is full
+            for up to 6,000 parameters. Full needs 48 bytes times the square of their number, which a GPU often has.
         flow: options of `fit_flow`, such as `{"max_steps": 2000}`.
         num_samples: draws that predictions are averaged over.
         device: where the posterior is fitted; where the network is, when not given.
@@ -85,12 +89,13 @@ def refine(
     Raises:
         ValueError: where an argument, the network or the data do not fit, before features are computed if possible.
     """
+    check_choice("structure", structure, STRUCTURES)
     _check_arguments(network, likelihood, method, flow, num_samples, seed)
     _check_device(device)
     check_different(data, validation)
     check_prior(prior_mean, prior_precision, held_out=validation is not None)
     priors = {"prior_mean": prior_mean, "prior_precision": prior_precision}
-    ladder = Ladder(method, dict(flow or {}))
+    ladder = Ladder(method, dict(flow or {}), structure)
     with torch.inference_mode(False), Stages("refine", show=progress) as stages, _own_randomness(int(seed)):
         problem = read_problem(network, data, validation, head, likelihood, priors, device, stages)
         if problem.validation is None:
