@@ -107,6 +107,8 @@ def _draws(record: dict[str, Any]) -> list[str]:
         counts = {name: row.get("draws") for name, row in next(iter(record["seeds"].values()))["rows"].items()}
         is_paper = study in ("ood", "shift") or counts.get(HMC) == many
         lines += [f"of HMC by {many}"] if is_paper else []
+        if any("vb" in part.get("baselines", {}) for part in record["seeds"].values()):
+            lines.append(f"of VB by {few // 2}")
     return lines
 
 

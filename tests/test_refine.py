@@ -26,6 +26,7 @@ from burnish.batches import Batch
 from burnish.features import split_last_layer
 from burnish.inference import selection
 from burnish.inference.temperature import fit_temperature, recalibrate
+from burnish.layer_scales import Kronecker
 from burnish.likelihoods import Bernoulli, Categorical, GaussianNoise
 from burnish.noise import make_generator
 from burnish.posteriors import FlowPosterior, Gaussian
@@ -451,6 +452,23 @@ def test_the_gaussian_has_the_structure_that_is_asked_for():
     assert isinstance(reference().posterior.scale, Dense)
     assert torch.equal(bnn.posterior.mean, reference().posterior.mean)
     assert bnn.verdict.held_out != reference().verdict.held_out
+
+
+def test_a_full_covariance_that_does_not_fit_is_refused_before_the_prior_is_chosen(monkeypatch):
+    monkeypatch.setattr("burnish._checks.available_memory", lambda device: 2**10)
+    monkeypatch.setitem(burnish.refine.__globals__, "choose_target", None)
+    with pytest.raises(MemoryError, match=r"the full Hessian of .* parameters .*structure='kron' or structure='diagonal'"):
+        case("mlp").refine(**QUICK, flow=None, structure="full")
+
+
+@pytest.mark.parametrize("structure", ["kron", "diagonal"])
+def test_a_flow_on_another_structure_is_saved_and_read(structure, tmp_path):
+    made = case("mlp")
+    bnn = made.refine(structure=structure)
+    assert isinstance(bnn.posterior.bijections[-1].scale, Kronecker if structure == "kron" else Diagonal)
+    bnn.save(tmp_path / "refined")
+    again = burnish.load(tmp_path / "refined", made.network)
+    assert torch.equal(again.predict(made.x).probs, bnn.predict(made.x).probs)
 
 
 def test_a_seed_of_numpy():

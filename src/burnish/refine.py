@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from burnish._checks import check_at_least, check_choice
 from burnish.bayesian_network import BayesianNetwork, Refinement
 from burnish.held_out import HeldOut, compare_held_out
+from burnish.inference.curvature import check_dense_memory
 from burnish.inference.flow import fit_flow
 from burnish.inference.folds import make_folds
 from burnish.inference.selection import check_prior, choose_target
@@ -78,8 +79,10 @@ def refine(
         method: "laplace" (a Gaussian at the mode), "flow" (refined), "long flow" (with more layers, for longer), "hmc"
             (sampled in the flow's coordinates, for at most half an hour), or "auto", which begins with the first and goes on
             only while predictions are not those of the exact posterior.
-        structure: of the Gaussian's covariance, which a flow builds on: "full", "kron", "diagonal", or "auto", which is full
-            for up to 6,000 parameters. Full needs 48 bytes times the square of their number, which a GPU often has.
+        structure: of the covariance of the Gaussian, which a flow builds on: "full", "kron", "diagonal", or "auto": full for
+            up to 6,000 parameters, "kron" beyond, or "diagonal" where each parameter has a precision of its own. Fitting a
+            full one needs 48 bytes, and its file 4, times the square of their number. It does not change the choice of
+            the prior.
         flow: options of `fit_flow`, such as `{"max_steps": 2000}`.
         num_samples: draws that predictions are averaged over.
         device: where the posterior is fitted; where the network is, when not given.
@@ -88,6 +91,7 @@ def refine(
 
     Raises:
         ValueError: where an argument, the network or the data do not fit, before features are computed if possible.
+        MemoryError: where what is asked for would not fit into memory.
     """
     check_choice("structure", structure, STRUCTURES)
     _check_arguments(network, likelihood, method, flow, num_samples, seed)
@@ -100,6 +104,8 @@ def refine(
         problem = read_problem(network, data, validation, head, likelihood, priors, device, stages)
         if problem.validation is None:
             warnings.warn(_NO_VALIDATION if isinstance(prior_precision, str) else _NO_CHECK, stacklevel=2)
+        if structure == "full":  # before the prior is chosen, which takes longer than to see that this does not fit
+            check_dense_memory(len(problem.theta), problem.train.inputs.device)
         warn_of_shares(problem)
         with stages.stage("prior and data"):
             target = choose_target(

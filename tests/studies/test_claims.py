@@ -108,6 +108,6 @@ def test_pairs_of_sets_are_counted_over_all_records():
 
     (claim,) = ood_claims([record({"svhn": 0.4, "cifar-100": 0.45}), record({"svhn": 0.6})])
     assert claim.holds
-    assert claim.measured.startswith("2 of 3")
+    assert claim.measured.startswith("2 of 3, ")
     (claim,) = ood_claims([record({"svhn": 0.4, "cifar-100": 0.5})])
     assert not claim.holds

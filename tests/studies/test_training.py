@@ -310,8 +310,8 @@ def test_files_of_the_first_form_stay_readable(tmp_path):
     assert sorted(found.states[0]) == ["0.weight", "1.running mean"]
     assert (found.losses, found.seconds, found.together) == ((2.0, 1.0), 3.5, 5)
     assert found.origin == header["origin"]
-    with pytest.raises(ValueError, match=r"must be of networks with `mean_spread` 0\.1, got None"):
-        read_trained(tmp_path / "old", Recipe(augment=True, mean_spread=0.1))
+    with pytest.raises(ValueError, match=r"must be of networks with `initial_std` 0\.1, got None"):
+        read_trained(tmp_path / "old", Recipe(augment=True, initial_std=0.1, mean_spread=0.1))
     train(tmp_path, 0)
     written = read_file(tmp_path / "0.safetensors")[0]
     assert written.keys() == header.keys()
@@ -425,10 +425,6 @@ def main(folder):
     train(folder, 0, 1, recipe=LONG, make=make)
 
 
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
-
-
 @pytest.mark.parametrize("kind", ["lenet", "wide-resnet"])  # the wide one has counts, which are tensors without a dimension
 def test_networks_are_told_apart_by_all_they_keep(kind):
     def digest(seed, count):
@@ -438,3 +434,7 @@ def test_networks_are_told_apart_by_all_they_keep(kind):
 
     assert digest(0, 0) == digest(0, 0) != digest(1, 0)
     assert (digest(0, 1) != digest(0, 0)) == (kind == "wide-resnet")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -50,6 +50,7 @@ class TestRecipe:
             ({"initial_std": 0.0}, "`initial_std` must be positive and finite, got 0"),
             ({"initial_std": 0.1, "prior_precision": 0.0}, "`prior_precision` must be positive and finite, got 0"),
             ({"mean_spread": 0.0}, "`mean_spread` must be positive and finite, got 0"),
+            ({"mean_spread": 0.1}, "`mean_spread` must be None without `initial_std`"),
             ({"estimator": "lucky"}, "`estimator` must be one of .*'flipout'.* got 'lucky'"),
             ({"noisy_epochs": -1}, "`noisy_epochs` must be at least 0, got -1"),
             ({"num_epochs": 10, "num_cycles": 3}, "`num_epochs` must be a multiple of the 3 cycles"),

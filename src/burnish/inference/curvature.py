@@ -26,12 +26,12 @@ _MIN_ROWS = 64
 _ROUNDINGS = 32  # rounding errors of the Hessian's largest entry that may add up in one of its eigenvalues
 
 
-def check_dense_memory(target: Target) -> None:
+def check_dense_memory(dim: int, device: torch.device) -> None:
     """Refuses to begin what ends in a d x d matrix, its factor and the inverse of that, where they do not fit."""
     check_memory(
-        f"the full Hessian of {target.dim} parameters",
-        6 * target.dim**2 * 8,  # measured: the matrix, its factor and inverse, and the copies in between
-        target.data.inputs.device,
+        f"the full Hessian of {dim} parameters",
+        6 * dim**2 * 8,  # measured: the matrix, its factor and inverse, and the copies in between
+        device,
         "use structure='kron' or structure='diagonal' instead.",
     )
 
@@ -46,7 +46,7 @@ def full_hessian(target: Target, theta: Tensor, *, dtype: torch.dtype | None = N
     weighted by u_c, u_c+1, ...: C wide products over views of one weighted copy.
     """
     target.check_theta(theta)
-    check_dense_memory(target)
+    check_dense_memory(target.dim, theta.device)
     if isinstance(target.model.head, FlatNetwork):
         return gauss_newton(target, theta)
     head, likelihood = target.model.linear_head, target.model.likelihood

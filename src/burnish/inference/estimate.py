@@ -93,7 +93,7 @@ def expand_at(target: Target, base: Gaussian) -> Expansion:
     """
     if not isinstance(base.scale, Dense):
         return target.expand(base.mean, kronecker_hessian(target, base.mean))
-    check_dense_memory(target)
+    check_dense_memory(target.dim, target.data.inputs.device)
     factor = base.scale.factor.double()
     eye = torch.eye(len(factor), dtype=torch.float64, device=factor.device)
     inverse = torch.linalg.solve_triangular(factor, eye, upper=False)

@@ -153,14 +153,14 @@ def _fit_la(problem: ImageProblem, generator: torch.Generator) -> Fit:
 
 
 def _fit_recentred(problem: ImageProblem, generator: torch.Generator) -> Fit:
-    structure = _structure(problem.target)
+    structure = _structure(problem)
     fit = fit_laplace(problem.target, _start(problem), structure=structure)
     facts = {"seconds": fit.seconds, "structure": structure, "iterations": fit.iterations}
     return _drawn(problem, fit.posterior, generator, facts)
 
 
 def _fit_own_flow(problem: ImageProblem, generator: torch.Generator) -> Fit:
-    structure = _structure(problem.target)
+    structure = _structure(problem)
     laplace = fit_laplace(problem.target, _start(problem), structure=structure)
     fit = fit_flow(problem.target, laplace.posterior, generator=generator)
     facts = {"seconds": laplace.seconds + fit.seconds, "structure": structure, "gain": fit.gain}
@@ -182,7 +182,7 @@ def _fit_burnish(problem: ImageProblem, generator: torch.Generator) -> Fit:
 def _fit_hmc(problem: ImageProblem, generator: torch.Generator) -> Fit:
     """Twice the draws of other posteriors, chain after chain."""
     settings, target = problem.setting.settings, problem.target
-    laplace = fit_laplace(target, _start(problem), structure=_structure(target))
+    laplace = fit_laplace(target, _start(problem), structure=_structure(problem))
     start = fit_flow(target, laplace.posterior, generator=generator)
     kept = 2 * settings.num_draws // settings.num_chains
     fit = fit_hmc(
@@ -250,9 +250,8 @@ def full_target(problem: ImageProblem) -> Target:
     return Target(problem.model, problem.target.data, problem.target.prior_precision)
 
 
-def _structure(target: Target) -> str:
-    """Full on a GPU, where that takes seconds even for CIFAR-100; elsewhere as by default."""
-    return "full" if target.data.inputs.is_cuda else choose_structure(target)
+def _structure(problem: ImageProblem) -> str:
+    return choose_structure(problem.target) if problem.structure == "auto" else problem.structure
 
 
 def _start(problem: ImageProblem) -> Tensor:

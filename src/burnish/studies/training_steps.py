@@ -74,6 +74,8 @@ class Recipe:
             check_positive("prior_precision", self.prior_precision)
         if self.mean_spread is not None:
             check_positive("mean_spread", self.mean_spread, "Pass None for the network's own weights.")
+            if self.initial_std is None:
+                raise ValueError("`mean_spread` must be None without `initial_std`: an ordinary network keeps its weights.")
         for name in ("weight_decay", "temperature", "kl_weight"):
             if not 0.0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"`{name}` must be finite and not negative, got {getattr(self, name)}. Pass 0 for none.")
