@@ -14,7 +14,7 @@ from torch import Tensor
 from burnish.errors import FitError
 from burnish.heads import LinearHead, Model
 from burnish.inference.coordinates import Coordinates
-from burnish.inference.laplace import choose_structure, fit_laplace
+from burnish.inference.laplace import fit_laplace
 from burnish.inference.sampler import State, advance, begin
 from burnish.likelihoods import GaussianNoise
 from burnish.linear_bijections import Affine
@@ -135,9 +135,7 @@ def _coordinates(target: Target, posterior: Posterior, generator: torch.Generato
         return Coordinates.of(posterior, generator=generator)
     draws, linear = _draws(posterior, _MOMENT_DRAWS, generator), isinstance(target.model.head, LinearHead)
     # a network has many modes, and the curvature where a draw is will do
-    laplace = fit_laplace(
-        target, None if linear else draws[0], structure=choose_structure(target), recentre=linear
-    ).posterior
+    laplace = fit_laplace(target, None if linear else draws[0], structure="auto", recentre=linear).posterior
     white = laplace.scale.solve(draws - laplace.mean)
     base = Gaussian(white.mean(0), Diagonal(white.std(0, correction=0).clamp(*_SPREADS)))
     return Coordinates(FlowPosterior(base, (Affine(laplace.mean, laplace.scale),)), "affine")

@@ -13,7 +13,7 @@ from burnish.bijections import SinhArcsinh
 from burnish.errors import FitError
 from burnish.inference.flow import fit_flow
 from burnish.inference.hmc import HmcFit, fit_hmc
-from burnish.inference.laplace import choose_structure, fit_laplace
+from burnish.inference.laplace import fit_laplace
 from burnish.linear_bijections import Rotation, Shift
 from burnish.posteriors import FlowPosterior, Gaussian, SamplePosterior
 from burnish.target import Target
@@ -69,7 +69,7 @@ class Ladder:
     flow: Mapping[str, Any] = field(default_factory=dict)
     """Options of `fit_flow`."""
     structure: str = "auto"
-    """Of the Gaussian's covariance: one of `fit_laplace`'s, or "auto"."""
+    """Of the Gaussian's covariance, as in `fit_laplace`."""
 
     def climb(
         self, target: Target, theta: Tensor, inputs: Tensor, *, generator: torch.Generator
@@ -122,8 +122,7 @@ class Ladder:
         generator: torch.Generator,
     ) -> Fitted:
         if below is None:
-            structure = choose_structure(target) if self.structure == "auto" else self.structure
-            gaussian = fit_laplace(target, theta, structure=structure).posterior
+            gaussian = fit_laplace(target, theta, structure=self.structure).posterior
             return Fitted(gaussian, gaussian)
         if name == "hmc":
             fit = fit_hmc(target, below.posterior, generator=generator, **run)

@@ -418,6 +418,17 @@ def test_the_structure_that_is_chosen(monkeypatch):
     assert choose_structure(classification()) == "full"
 
 
+@pytest.mark.parametrize("limit", [6000, 1])
+def test_auto_is_what_is_chosen(limit, monkeypatch):
+    monkeypatch.setattr("burnish.inference.laplace._DENSE_DIM", limit)
+    target = classification()
+    found, expected = (
+        fit_laplace(target, structure=structure).posterior.scale for structure in ("auto", choose_structure(target))
+    )
+    assert type(found) is type(expected) is (Dense if limit > 1 else Kronecker)
+    torch.testing.assert_close(found.logdet(), expected.logdet())
+
+
 @pytest.mark.parametrize("recentre", [False, True])
 def test_starts_that_do_not_fit_are_refused(recentre):
     target = classification()

@@ -108,6 +108,10 @@ def test_pairs_of_sets_are_counted_over_all_records():
 
     (claim,) = ood_claims([record({"svhn": 0.4, "cifar-100": 0.45}), record({"svhn": 0.6})])
     assert claim.holds
-    assert claim.measured.startswith("2 of 3, ")
+    assert claim.measured.startswith("2 of 3, 0 of them by a 95 % interval: ")  # one network says nothing about others
+    twice = record({"svhn": 0.4})
+    twice["seeds"]["1"] = record({"svhn": 0.4001})["seeds"]["0"]
+    (claim,) = ood_claims([twice])
+    assert claim.measured.startswith("1 of 1, 1 of them by a 95 % interval: ")
     (claim,) = ood_claims([record({"svhn": 0.4, "cifar-100": 0.5})])
     assert not claim.holds

@@ -75,7 +75,7 @@ def fit_laplace(
             must be given its own.
         structure: "full", "diagonal" (exact diagonal of it, in the precision), "kron" (Kronecker-factored, one block for
             each linear or convolutional layer, an approximation with the memory of two small matrices for each), "low_rank"
-            (the prior, but for the leading directions of the curvature).
+            (the prior, but for the leading directions of the curvature), or "auto", which is `choose_structure`'s.
         curvature: "gauss-newton", or "exact" with structure "full": the Hessian itself, which for a network may be
             indefinite and is then refused. For a linear head they are the same.
         rank: directions of "low_rank".
@@ -83,6 +83,7 @@ def fit_laplace(
             weights are taken for the mode; they are one only of the loss they were trained with.
         max_iterations: of the search for the mode, as in `find_mode`; `converged` says whether they were enough.
     """
+    structure = choose_structure(target) if structure == "auto" else structure
     check_choice("structure", structure, STRUCTURES)
     check_choice("curvature", curvature, CURVATURES)
     network = not isinstance(target.model.head, LinearHead)

@@ -15,7 +15,7 @@ from burnish.diagnostics import elbo
 from burnish.inference.curvature import diagonal_hessian, full_hessian
 from burnish.inference.flow import fit_flow
 from burnish.inference.hmc import HmcFit, fit_hmc
-from burnish.inference.laplace import choose_structure, fit_laplace
+from burnish.inference.laplace import fit_laplace
 from burnish.inference.temperature import fit_temperature
 from burnish.ladder import Ladder
 from burnish.noise import make_generator
@@ -153,17 +153,15 @@ def _fit_la(problem: ImageProblem, generator: torch.Generator) -> Fit:
 
 
 def _fit_recentred(problem: ImageProblem, generator: torch.Generator) -> Fit:
-    structure = _structure(problem)
-    fit = fit_laplace(problem.target, _start(problem), structure=structure)
-    facts = {"seconds": fit.seconds, "structure": structure, "iterations": fit.iterations}
+    fit = fit_laplace(problem.target, _start(problem), structure=problem.structure)
+    facts = {"seconds": fit.seconds, "structure": problem.structure, "iterations": fit.iterations}
     return _drawn(problem, fit.posterior, generator, facts)
 
 
 def _fit_own_flow(problem: ImageProblem, generator: torch.Generator) -> Fit:
-    structure = _structure(problem)
-    laplace = fit_laplace(problem.target, _start(problem), structure=structure)
+    laplace = fit_laplace(problem.target, _start(problem), structure=problem.structure)
     fit = fit_flow(problem.target, laplace.posterior, generator=generator)
-    facts = {"seconds": laplace.seconds + fit.seconds, "structure": structure, "gain": fit.gain}
+    facts = {"seconds": laplace.seconds + fit.seconds, "structure": problem.structure, "gain": fit.gain}
     facts |= {"steps": len(fit.trace), "converged": fit.converged}
     return _drawn(problem, fit.posterior, generator, facts)
 
@@ -182,7 +180,7 @@ def _fit_burnish(problem: ImageProblem, generator: torch.Generator) -> Fit:
 def _fit_hmc(problem: ImageProblem, generator: torch.Generator) -> Fit:
     """Twice the draws of other posteriors, chain after chain."""
     settings, target = problem.setting.settings, problem.target
-    laplace = fit_laplace(target, _start(problem), structure=_structure(problem))
+    laplace = fit_laplace(target, _start(problem), structure=problem.structure)
     start = fit_flow(target, laplace.posterior, generator=generator)
     kept = 2 * settings.num_draws // settings.num_chains
     fit = fit_hmc(
@@ -248,10 +246,6 @@ def temperature(problem: ImageProblem) -> float:
 def full_target(problem: ImageProblem) -> Target:
     """The target in all parameters of the layer."""
     return Target(problem.model, problem.target.data, problem.target.prior_precision)
-
-
-def _structure(problem: ImageProblem) -> str:
-    return choose_structure(problem.target) if problem.structure == "auto" else problem.structure
 
 
 def _start(problem: ImageProblem) -> Tensor:

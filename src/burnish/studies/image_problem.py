@@ -224,7 +224,7 @@ class ImageProblem:
 
     @property
     def structure(self) -> str:
-        """Of Gaussians at the mode: full on a GPU, where that takes seconds even for CIFAR-100, elsewhere by default."""
+        """Of Gaussians at the mode, as in `fit_laplace`: full on a GPU, where that takes seconds even for CIFAR-100."""
         return "full" if self.device.type == "cuda" else "auto"
 
     def name(self, what: str) -> str:
