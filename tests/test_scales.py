@@ -102,6 +102,26 @@ def test_dense_from_precision():
     torch.testing.assert_close(Dense.from_precision(precision).covariance(), precision.inverse(), rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("dim", [512, 513, 1301])
+def test_a_large_precision_is_inverted_block_by_block_and_left_alone(dim):
+    generator = make_generator(dim)
+    root = torch.randn(dim, dim, generator=generator, dtype=torch.float64)
+    precision = root @ root.T / dim + 0.1 * torch.eye(dim, dtype=torch.float64)
+    before = precision.clone()
+    scale = Dense.from_precision(precision)
+    assert torch.equal(precision, before)
+    torch.testing.assert_close(scale.factor, torch.linalg.cholesky(precision.inverse()), rtol=1e-8, atol=1e-9)
+    assert scale.factor.is_contiguous()
+
+
+@pytest.mark.parametrize("place", [(0, 1), (0, 1023), (600, 601), (511, 512)])
+def test_an_entry_above_the_diagonal_is_found_wherever_it_is(place):
+    factor = torch.eye(1024)
+    factor[place] = 1e-30
+    with pytest.raises(ValueError, match="must be lower triangular"):
+        Dense(factor)
+
+
 def test_dense_from_covariance():
     covariance = positive_definite(5)
     scale = Dense.from_covariance(covariance)

@@ -15,6 +15,8 @@ from burnish.errors import FitError
 
 __all__ = ["Dense", "Diagonal", "LowRank", "Scale"]
 
+_BLOCK = 512  # rows of a triangular matrix that are inverted at once
+
 
 class Scale(ABC):
     """A square root L of a covariance."""
@@ -101,7 +103,8 @@ class Dense(Scale):
             )
         check_finite("factor", self.factor, "The covariance it was made of is probably not positive definite.")
         check_positive("factor.diagonal()", self.factor.diagonal(), "Pass a Cholesky factor of the covariance.")
-        if bool(self.factor.triu(1).any()):
+        blocks = torch.split(self.factor, _BLOCK)  # by blocks, without another matrix of its size
+        if any(bool(rows.triu(number * _BLOCK + 1).any()) for number, rows in enumerate(blocks)):
             raise ValueError("`factor` must be lower triangular, got entries above the diagonal. Pass `factor.tril()`.")
 
     @classmethod
@@ -111,15 +114,19 @@ class Dense(Scale):
         Reversing rows and columns turns the lower factor of the precision into an upper one, whose inverse transpose is
         the lower factor of the covariance: no matrix is inverted and factorised again.
         """
-        factor, info = torch.linalg.cholesky_ex(precision.double().flip(0, 1))
+        factor = precision.double().flip(0, 1)
+        info = torch.empty((), dtype=torch.int32, device=factor.device)
+        torch.linalg.cholesky_ex(factor, out=(factor, info))  # in place, like the inverse: such a matrix may be gigabytes
         if int(info):
             raise FitError(
                 f"the precision matrix is not positive definite (leading minor {int(info)} of the reversed matrix); "
                 "use a larger `prior_precision`, or float64: features in it, or `network.double()` for all layers."
             )
-        eye = torch.eye(len(precision), dtype=torch.float64, device=precision.device)
-        inverse = torch.linalg.solve_triangular(factor, eye, upper=False)
-        return cls(inverse.flip(0, 1).T.contiguous().to(dtype or precision.dtype))
+        _invert_lower(factor)
+        factor = factor.to(dtype or precision.dtype)  # step by step, so that each copy replaces the one before
+        factor = factor.flip(0, 1)
+        factor = factor.T.contiguous()
+        return cls(factor)
 
     @classmethod
     def from_covariance(cls, covariance: Tensor) -> "Dense":
@@ -243,3 +250,17 @@ class LowRank(Scale):
         middle = self.vectors.T @ (weights.unsqueeze(1) * self.vectors)
         across = ((shifted @ middle) * shifted).sum(1)
         return self.std**2 * (weights * (1.0 + 2.0 * (shifted * self.vectors).sum(1)) + across)
+
+
+def _invert_lower(factor: Tensor) -> None:
+    """Replaces a lower triangular matrix (d, d) by its inverse, block by block: a third of the work with the identity."""
+    half = len(factor) // 2
+    if len(factor) <= _BLOCK:
+        eye = torch.eye(len(factor), dtype=factor.dtype, device=factor.device)
+        factor.copy_(torch.linalg.solve_triangular(factor, eye, upper=False))
+        return
+    first, last, below = factor[:half, :half], factor[half:, half:], factor[half:, :half]
+    solved = torch.linalg.solve_triangular(last, below, upper=False)
+    below.copy_(torch.linalg.solve_triangular(first, solved, upper=False, left=False)).neg_()
+    _invert_lower(first)
+    _invert_lower(last)

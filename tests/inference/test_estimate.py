@@ -80,3 +80,14 @@ def test_a_quiet_target_gets_small_batches_and_a_noisy_one_all_data(target, base
 def test_little_data_is_used_whole():
     small = classification()
     assert choose_estimate(small, fit_laplace(small).posterior, "auto", True, 8, make_generator(0))[1] is None
+
+
+@pytest.mark.parametrize(("structure", "all_points"), [("full", True), ("kron", False)])
+def test_all_points_are_taken_where_a_dense_expansion_would_cost_more(monkeypatch, structure, all_points):
+    monkeypatch.setattr("burnish.inference.estimate._FULL_DATA", 10)
+    target = classification(num_points=30, num_features=20, num_outputs=3, prior_precision=10.0)  # 63 parameters
+    base = fit_laplace(target, structure=structure).posterior
+    asked = []
+    monkeypatch.setattr("burnish.inference.estimate.expand_at", lambda *_: asked.append(True) or expand_at(target, base))
+    choose_estimate(target, base, "auto", True, 8, make_generator(0))
+    assert bool(asked) != all_points

@@ -1,6 +1,8 @@
 """Laplace posteriors: exact where they should be, and consistent with their definition elsewhere."""
 
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -21,7 +23,7 @@ from torch import nn
 
 from burnish.errors import FitError
 from burnish.flat_network import flatten_network
-from burnish.inference.curvature import diagonal_hessian, full_hessian
+from burnish.inference.curvature import _DENSE_COPIES, diagonal_hessian, full_hessian
 from burnish.inference.flow import fit_flow
 from burnish.inference.laplace import STRUCTURES, choose_structure, fit_laplace
 from burnish.inference.mode import Mode
@@ -446,3 +448,42 @@ def test_a_search_may_be_cut_short():
     target = classification()
     fit = fit_laplace(target, torch.ones(target.dim).double(), max_iterations=1)
     assert (fit.iterations, fit.converged) == (1, False)
+
+
+MEMORY = """
+import sys
+from pathlib import Path
+
+import torch
+
+from burnish import Target, fit_laplace
+
+
+def peak():
+    lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return 1024 * int(lines["VmHWM"].split()[0])
+
+
+def fitted(num_outputs):
+    dtype = getattr(torch, sys.argv[1])
+    inputs = torch.randn(200, 39, generator=torch.Generator().manual_seed(0), dtype=dtype)
+    target = Target.last_layer(inputs, torch.arange(200) % num_outputs, prior_precision=10.0, num_outputs=num_outputs)
+    fit_laplace(target, torch.zeros(target.dim, dtype=dtype), recentre=False)
+    return target.dim
+
+
+torch.set_num_threads(1)
+fitted(5)  # whatever is loaded at the first use
+before = peak()
+dim = fitted(100)
+print(dim, (peak() - before) / (8 * dim**2))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere memory is counted in other ways")
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_full_covariance_takes_no_more_memory_than_is_asked_for(dtype):
+    out = subprocess.run([sys.executable, "-c", MEMORY, dtype], capture_output=True, text=True, timeout=120, check=True)
+    dim, copies = out.stdout.split()
+    assert dim == "4000"
+    assert 2.0 < float(copies) < _DENSE_COPIES + 0.2  # and a little for the points

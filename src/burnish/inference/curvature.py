@@ -22,7 +22,8 @@ from burnish.target import KroneckerCurvature, Target
 __all__ = ["diagonal_hessian", "full_hessian", "hessian_product", "kronecker_hessian"]
 
 _CHUNK_ENTRIES = {"cpu": 2**21, "cuda": 2**26}  # entries of the weighted copies of the inputs made at a time
-_MIN_ROWS = 64
+_MIN_ROWS = 512  # at a time: each time the whole of the matrix is gone through
+_DENSE_COPIES = 3.6  # measured: the matrix, its factor, and copies of one of them at a time
 _ROUNDINGS = 32  # rounding errors of the Hessian's largest entry that may add up in one of its eigenvalues
 
 
@@ -30,7 +31,7 @@ def check_dense_memory(dim: int, device: torch.device) -> None:
     """Refuses to begin what ends in a d x d matrix, its factor and the inverse of that, where they do not fit."""
     check_memory(
         f"the full Hessian of {dim} parameters",
-        6 * dim**2 * 8,  # measured: the matrix, its factor and inverse, and the copies in between
+        int(_DENSE_COPIES * dim**2 * 8),
         device,
         "use structure='kron' or structure='diagonal' instead.",
     )
@@ -87,7 +88,7 @@ def _flat_order(target: Target, matrix: Tensor) -> Tensor:
         return matrix
     shape = (head.num_outputs, head.num_features + 1)
     order = head.from_matrix(torch.arange(head.dim, device=matrix.device).view(shape))
-    return matrix[order][:, order]
+    return matrix[order.unsqueeze(1), order]
 
 
 @torch.no_grad()

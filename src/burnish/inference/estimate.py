@@ -32,7 +32,7 @@ def choose_estimate(
     generator: torch.Generator,
 ) -> tuple[Estimate, int | None]:
     """The target's value and gradient as a function of theta, and the number of points it looks at (None for all)."""
-    if batch_size is None or (batch_size == "auto" and len(target.data) <= _FULL_DATA):
+    if batch_size is None or (batch_size == "auto" and len(target.data) <= _cheap_data(base)):
         return target.log_prob_and_grad, None
     expansion, probabilities = None, None
     if control_variate and isinstance(target.model.head, LinearHead):
@@ -47,6 +47,11 @@ def choose_estimate(
         size = int(batch_size)
     subsampled = target.subsampled(size, expansion, probabilities)
     return (lambda theta: subsampled.log_prob_and_grad(theta, generator=generator)), size
+
+
+def _cheap_data(base: Gaussian) -> int:
+    """Points up to which all of them cost less than a batch and its expansion, which for a d x d matrix is d / 2 of them."""
+    return max(_FULL_DATA, base.dim // 2) if isinstance(base.scale, Dense) else _FULL_DATA
 
 
 def _drawing_probabilities(target: Target, expansion: Expansion, base: Gaussian, generator: torch.Generator) -> Tensor:
@@ -94,11 +99,8 @@ def expand_at(target: Target, base: Gaussian) -> Expansion:
     if not isinstance(base.scale, Dense):
         return target.expand(base.mean, kronecker_hessian(target, base.mean))
     check_dense_memory(target.dim, target.data.inputs.device)
-    factor = base.scale.factor.double()
-    eye = torch.eye(len(factor), dtype=torch.float64, device=factor.device)
-    inverse = torch.linalg.solve_triangular(factor, eye, upper=False)
-    hessian = inverse.T @ inverse
-    hessian.diagonal().sub_(torch.as_tensor(target.prior_precision, device=factor.device))
+    hessian = torch.cholesky_inverse(base.scale.factor.double())
+    hessian.diagonal().sub_(torch.as_tensor(target.prior_precision, device=hessian.device))
     # along the posterior's own scale, where the expansion will be used
     probe = base.scale.matmul(torch.ones_like(base.mean))
     exact = hessian_product(target, base.mean)(probe)

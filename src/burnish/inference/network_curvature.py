@@ -10,6 +10,7 @@ from functools import partial
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from burnish._checks import check_memory
 from burnish.derivatives import jacobian_rows, jvp
@@ -76,16 +77,16 @@ def exact_hessian(target: Target, theta: Tensor) -> Tensor:
     """The Hessian (d, d) of the negative log-likelihood, float64, by automatic differentiation; it may be indefinite."""
     likelihood = target.model.likelihood
     total = torch.zeros(target.dim, target.dim, dtype=torch.float64, device=theta.device)
-    eye = torch.eye(target.dim, dtype=theta.dtype, device=theta.device)
     for inputs, targets, weights in target.chunks(theta.expand(_COLUMNS, -1)):
 
         def loss(point: Tensor, x: Tensor = inputs, y: Tensor = targets, w: Tensor | None = weights) -> Tensor:
             value = likelihood.log_prob(target.model(point, x), y)
             return -(value if w is None else value * w).sum()
 
-        for start in range(0, target.dim, _COLUMNS):
-            total[start : start + _COLUMNS] += _jvp(torch.func.grad(loss), theta, eye[start : start + _COLUMNS])
-    return 0.5 * (total + total.T)
+        for columns in torch.split(torch.arange(target.dim, device=theta.device), _COLUMNS):
+            tangents = one_hot(columns, target.dim).to(theta.dtype)
+            total[columns] += _jvp(torch.func.grad(loss), theta, tangents)
+    return (total + total.T).mul_(0.5)
 
 
 def check_tangents(target: Target) -> None:
