@@ -115,7 +115,8 @@ def reference_update(name, parameters, recipe):
 
 @pytest.mark.parametrize(("name", "rate"), [("sgd", 0.05), ("adam", 0.01), ("sghmc", 0.05)])
 def test_updates_are_those_of_torch(name, rate):
-    recipe = Recipe(**SHORT, optimizer=name, learning_rate=rate, weight_decay=0.01, momentum=0.8)
+    options = {"optimizer": name, "learning_rate": rate, "weight_decay": 0.01, "momentum": 0.8}
+    recipe = Recipe(**SHORT, **options, mixed_precision=False)
     pixels, labels = images()
     run = Run(tiny(0), pixels, labels, recipe, seed=3)
     network = tiny(0).train()
@@ -135,6 +136,27 @@ def test_updates_are_those_of_torch(name, rate):
     moved = [float((expected[key] - value).abs().max()) for key, value in tiny(0).state_dict().items()]
     assert min(moved) > 0.01  # otherwise nothing would be compared
     torch.testing.assert_close(run.weights(), expected, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "mixed", "rounded"),
+    [
+        ({"avx512_bf16": True}, True, True),
+        ({"amx_bf16": True}, True, True),
+        ({"avx512_bf16": True}, False, False),
+        ({"avx2": True}, True, False),
+    ],
+)
+def test_a_cpu_rounds_to_bfloat16_where_it_has_instructions_for_it(monkeypatch, capabilities, mixed, rounded):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
+    seen = []
+    network = tiny(0)
+    network.register_forward_hook(lambda module, inputs, outputs: seen.append(outputs.dtype))
+    run = Run(network, *images(), Recipe(**SHORT, mixed_precision=mixed), seed=0)
+    (loss,) = drive(run, [0])
+    assert set(seen) == {torch.bfloat16 if rounded else torch.float32}
+    assert math.isfinite(loss)
+    assert {value.dtype for value in network.parameters()} == {torch.float32}
 
 
 def test_an_epoch_sees_points_once_in_an_order_of_its_own():

@@ -42,7 +42,8 @@ class Recipe:
     momentum: float = 0.9
     """Of SGD, and what friction leaves of the velocity of stochastic-gradient HMC at each step."""
     mixed_precision: bool = True
-    """Whether networks are evaluated in bfloat16 on a GPU; parameters and losses are float32 in any case."""
+    """Whether networks are evaluated in bfloat16 where the device computes in it; parameters and losses are float32 in any
+    case."""
     augment: bool = False
     """Whether images are mirrored by chance, and cropped after 4 pixels of black have been put around them."""
     num_cycles: int = 1
@@ -122,6 +123,7 @@ class Run:
             )
         device = pixels.device
         self.seed, self.recipe, self.device = seed, recipe, device
+        self._mixed = recipe.mixed_precision and _computes_in_bfloat16(device)
         self.noise = torch.Generator(device)
         self.shuffle = torch.Generator(device)
         if recipe.mean_spread is not None:
@@ -192,8 +194,7 @@ class Run:
         rows = self._order.index_select(0, self._clock % self.num_steps).squeeze(0)
         inputs = self._pixels.index_select(0, rows).float() / 255.0
         inputs = inputs.contiguous(memory_format=torch.channels_last)
-        mixed = self.recipe.mixed_precision and self.device.type == "cuda"
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=mixed, cache_enabled=False):
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self._mixed, cache_enabled=False):
             outputs = self.network(inputs)
         loss = cross_entropy(outputs.float(), self._labels.index_select(0, rows))
         self._loss.add_(loss.detach())
@@ -268,6 +269,14 @@ def augmented(pixels: Tensor, *, generator: torch.Generator) -> Tensor:
     rows = corners[0] + torch.arange(height, device=device)
     chosen = torch.arange(count, device=device).view(-1, 1, 1)
     return padded[chosen, :, rows.unsqueeze(2), columns.unsqueeze(1)].permute(0, 3, 1, 2)
+
+
+def _computes_in_bfloat16(device: torch.device) -> bool:
+    """Whether a device has instructions for it: a CPU without them would emulate it, and take longer than in float32."""
+    if device.type != "cpu":
+        return True
+    known = getattr(torch.cpu, "get_capabilities", dict)()  # an older torch does not say
+    return bool(known.get("avx512_bf16") or known.get("amx_bf16"))
 
 
 @torch.no_grad()
