@@ -36,9 +36,9 @@ FOLDER = Path(__file__).resolve().parent.parent / "results" / "images"
 
 
 def names() -> list[str]:
-    """Of the records that are there."""
+    """Of the records that are there; "short" ones are of a part of the images and fewer epochs."""
     wanted = [f"{study}-{dataset}-{protocol}" for study in IMAGE_STUDIES for dataset in BENCHMARKS for protocol in PROTOCOLS]
-    return [name for name in wanted if (FOLDER / f"{name}.json").exists()]
+    return [name for each in wanted for name in (each, f"{each}-short") if (FOLDER / f"{name}.json").exists()]
 
 
 def pictured() -> list[str]:
@@ -50,7 +50,7 @@ def pictured() -> list[str]:
         for dataset in BENCHMARKS
         for protocol in shown.get(study, ("paper",))
     }
-    return [name for name in names() if name in wanted]
+    return [name for name in names() if name.removesuffix("-short") in wanted]
 
 
 def read(name: str) -> dict[str, Any]:
@@ -73,7 +73,9 @@ def mixed_networks() -> list[str]:
     for name in names():
         record = read(name)
         for seed, part in record["seeds"].items():
-            place = f"{record['config']['dataset']} {record['config']['protocol']} {seed}"
+            config = record["config"]
+            scale = "" if config["num_epochs"] is None else f" {config['num_epochs']} epochs"
+            place = f"{config['dataset']} {config['protocol']} {seed}{scale}"
             digests.setdefault(place, set()).update({part["network"]} if "network" in part else ())
     return [place for place, found in digests.items() if len(found) > 1]
 
@@ -83,6 +85,8 @@ def image_notes(record: dict[str, Any]) -> str:
     config, parts = record["config"], record["seeds"]
     count = len(parts)
     lines = [f"{count} network{'s' if count > 1 else ''} (seeds {', '.join(parts)}), means and standard errors"]
+    if config["num_epochs"] is not None:
+        lines.append(f"trained on {config['num_train']:,} images for {config['num_epochs']} epochs")
     baselines = [kind.upper() for kind in BASELINES if any(kind in part.get("baselines", {}) for part in parts.values())]
     if baselines:
         whole = ", trained on the validation points too" if config["protocol"] == "ours" else ""
@@ -115,14 +119,18 @@ def _draws(record: dict[str, Any]) -> list[str]:
 def claimed() -> list[str]:
     """Data sets with protocols, and "ood" with protocols, whose records say whether something holds."""
     calibrated = [name.removeprefix("image-calibration-") for name in names() if name.startswith("image-calibration-")]
-    return calibrated + sorted({f"ood-{read(name)['config']['protocol']}" for name in names() if name.startswith("ood-")})
+    return calibrated + sorted({f"ood-{_way(name)}" for name in names() if name.startswith("ood-")})
+
+
+def _way(name: str) -> str:
+    """The protocol of a record, and whether it is a short one, from its name."""
+    return "-".join(part for part in name.split("-") if part in (*PROTOCOLS, "short"))
 
 
 def claim_list(name: str) -> str:
     """What a record, or for "ood" all records of one protocol, show."""
-    study, _, protocol = name.rpartition("-")
-    if study == "ood":
-        claims = ood_claims([read(each) for each in names() if each.startswith("ood-") and each.endswith(protocol)])
+    if name.startswith("ood-"):
+        claims = ood_claims([read(each) for each in names() if each.startswith("ood-") and _way(each) == _way(name)])
     else:
         claims = calibration_claims(read(f"image-calibration-{name}"))
     return "\n".join(_line(claim) for claim in claims)
@@ -164,7 +172,7 @@ def _judges() -> Table:
         precisions = [part["target"]["precision"] for part in parts]
         rows.append(
             [
-                f"{title}, {config['protocol']}",
+                f"{title}, {_way(name).replace('-', ', ')}",
                 f"{parts[0]['target']['parameters']:,}",
                 " to ".join(f"{value:g}" for value in sorted({min(precisions), max(precisions)})),
                 f"{config['num_chains']:,}",

@@ -20,6 +20,7 @@ from burnish.cli import app
 from burnish.errors import FitError
 from burnish.report import image_figures
 from burnish.studies import digits, image_studies, logistic_integral, marginals, records, workspace
+from burnish.studies.image_problem import ImageSettings
 from burnish.studies.image_studies import IMAGE_STUDIES
 
 
@@ -184,6 +185,19 @@ def test_a_folder_for_a_study_that_cannot_be_made_is_refused_before_the_work(tmp
 
 
 @pytest.mark.usefixtures("quick_marginals")
+def test_a_short_study_is_told_from_a_whole_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(image_studies, "load_images", lambda name, split, data: image_studies.made_images(name, split))
+    monkeypatch.setattr(image_studies, "describe", lambda name, split, data: f"{name} {split}")
+    result = run("study", "marginals", "--short", "--seeds", "0", "--out", str(tmp_path))
+    assert result.exit_code == 0, result.output
+    assert "(fashion-mnist, protocol ours, short, 1 network)" in " ".join(result.output.split())
+    place = tmp_path / "marginals-fashion-mnist-ours-short.json"
+    config = json.loads(place.read_text())["config"]
+    assert (config["made_images"], config["num_train"]) == (False, ImageSettings.short().num_train)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [place.name, place.with_suffix(".svg").name, "work-short"]
+
+
+@pytest.mark.usefixtures("quick_marginals")
 def test_an_image_study_prints_a_table_and_leaves_a_figure_and_a_record(tmp_path):
     result = run_marginals(tmp_path, "--protocol", "paper", "--dataset", "cifar-10")
     assert result.exit_code == 0, result.output
@@ -282,6 +296,7 @@ def test_where_all_seeds_fail_there_is_no_record(tmp_path, quick_marginals):
         ),
         (["--seeds", "0,1", "--baselines", "2"], "`--baselines` must be among the seeds [0, 1], got [2]"),
         (["--data", "here"], "`--data` must be left out with `--small`, got here"),
+        (["--short"], "`--short` must be left out with `--small`, which is smaller still"),
         (["--device", "gpu"], "`--device` must be a device such as 'cpu' or 'cuda', got 'gpu'"),
         (["--seed", "3"], "`--seed` must be left out for ood, got 3: it is an option of studies without images"),
     ],
@@ -301,7 +316,7 @@ def test_baselines_of_a_study_that_has_none_are_refused(tmp_path):
     [
         *((["--dataset", "cifar-10"], "dataset"), (["--seeds", "0"], "seeds"), (["--baselines", "none"], "baselines")),
         *((["--protocol", "ours"], "protocol"), (["--device", "cpu"], "device"), (["--data", "here"], "data")),
-        *((["--work", "here"], "work"), (["--small"], "small"), (["--extend"], "extend")),
+        *((["--work", "here"], "work"), (["--small"], "small"), (["--short"], "short"), (["--extend"], "extend")),
     ],
 )
 def test_options_of_image_studies_are_refused_for_others(tmp_path, arguments, option):

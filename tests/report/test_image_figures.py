@@ -67,7 +67,7 @@ def make_part(study, dataset, seed, has_baselines):
 
 def make_record(study, dataset="cifar-10", protocol="paper", num_seeds=2, made=False):
     """Only the first seed has networks by VB and CSGHMC."""
-    config = {"dataset": dataset, "protocol": protocol, "made_images": made, "few": 8, "lengths": [1, 5]}
+    config = {"dataset": dataset, "protocol": protocol, "made_images": made, "few": 8, "lengths": [1, 5], "num_epochs": None}
     seeds = {str(seed): make_part(study, dataset, seed, seed == 0) for seed in range(num_seeds)}
     return {"study": study, "config": config, "failures": {}, "seeds": seeds}
 
@@ -135,6 +135,15 @@ def test_some_unknown_values_leave_the_others(draw):
     both, first = (draw(part)[0].count("<use") for part in (record, make_record("correlation", num_seeds=1)))
     record["seeds"]["1"] = blank(record["seeds"]["1"])
     assert draw(record)[0].count("<use") == first == both - len(EXPECTED["correlation"][1])  # a point for each method
+
+
+def test_a_part_of_the_images_is_not_compared_with_the_paper(draw):
+    record = make_record("correlation")
+    assert PRINTED in draw(record)[1]
+    record["config"] |= {"num_epochs": 20, "num_train": 10_000}
+    _, words = draw(record)
+    assert "CIFAR-10 (10,000 training images), the paper's protocol, 2 seeds" in words
+    assert PRINTED not in words
 
 
 def test_made_images_are_not_compared_with_the_paper(draw):

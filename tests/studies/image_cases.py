@@ -62,9 +62,9 @@ def make_methods(protocol: str, folder: Path) -> LayerMethods:
     return LayerMethods(problem)
 
 
-def make_record(dataset: str, protocol: str, *parts: dict, made: bool = False) -> dict:
+def make_record(dataset: str, protocol: str, *parts: dict, made: bool = False, num_epochs: int | None = None) -> dict:
     """A record of these seeds."""
-    config = {"dataset": dataset, "protocol": protocol, "made_images": made}
+    config = {"dataset": dataset, "protocol": protocol, "made_images": made, "num_epochs": num_epochs}
     return {"config": config, "seeds": {str(k): part for k, part in enumerate(parts)}}
 
 

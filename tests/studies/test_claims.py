@@ -27,7 +27,8 @@ def make_record(protocol, dataset="fashion-mnist"):
         rows["burnish"]["fit"] = {"rung": "laplace"}
         rows["HMC"]["fit"] = {"nested_rhat": 1.005, "rhat": 1.02, "converged": True, "seconds": 10.0}
         seeds[str(seed)] = {"rows": rows}
-    return {"config": {"dataset": dataset, "protocol": protocol, "few": 20, "num_draws": 600}, "seeds": seeds}
+    sizes = {"few": 20, "num_draws": 600, "made_images": False, "num_epochs": None}
+    return {"config": {"dataset": dataset, "protocol": protocol, **sizes}, "seeds": seeds}
 
 
 def changed(record, name, **values):

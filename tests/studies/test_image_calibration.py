@@ -9,6 +9,7 @@ from image_cases import SETTINGS, make_record, make_setting, scores
 
 from burnish import metrics
 from burnish.diagnostics import mmd
+from burnish.studies.claims import calibration_claims
 from burnish.studies.image_calibration import _Judge, run_baseline, run_seed, summary
 from burnish.studies.image_methods import MAP, TEMPERATURE, LayerMethods, NetworkMethods
 from burnish.studies.image_posteriors import FLOW, HMC, LA, RECENTRED, REFINE, posterior
@@ -150,9 +151,11 @@ def test_the_papers_table_has_the_printed_values_below_ours():
     assert rows[6][-1] == "2.0"
 
 
-def test_printed_values_are_not_put_beside_made_images():
-    _, rows = summary(make_record("fashion-mnist", "paper", make_part(), made=True))
+@pytest.mark.parametrize("other", [{"made": True}, {"num_epochs": 20}])
+def test_printed_values_are_not_put_beside_made_images_or_fewer_epochs(other):
+    _, rows = summary(make_record("fashion-mnist", "paper", make_part(), **other))
     assert "  printed" not in [row[0] for row in rows]
+    assert calibration_claims(make_record("fashion-mnist", "paper", make_part(), **other)) == []
 
 
 def test_our_table_has_none():

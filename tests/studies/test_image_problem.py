@@ -7,6 +7,7 @@ import torch
 from image_cases import SETTINGS, make_problem, make_setting, source
 from scipy import stats
 
+from burnish.scales import Dense, Diagonal
 from burnish.studies import image_problem
 from burnish.studies.corruptions import corrupted_mix
 from burnish.studies.data import Images
@@ -43,6 +44,40 @@ def test_networks_from_scratch_see_the_whole_training_set(tmp_path):
         setting = make_setting(protocol, tmp_path)
         assert all(setting.training_images(kind) is source("cifar-10", "train") for kind in ("vb", "csghmc"))
     assert len(setting.training_images("ours")) == 240
+
+
+@pytest.mark.parametrize("protocol", ["paper", "ours"])
+def test_fewer_training_images_are_a_part_of_them_and_the_same_each_time(protocol, tmp_path):
+    whole, few, again = (
+        dataclasses.replace(make_setting(protocol, tmp_path, num_train=count), source=numbered) for count in (None, 30, 30)
+    )
+    numbers = numbers_of(few.images["train"])
+    assert len(numbers) == 30
+    assert numbers < numbers_of(whole.images["train"])
+    assert numbers == numbers_of(again.images["train"])
+    for name in ("validation", "test"):
+        assert torch.equal(few.images[name].pixels, whole.images[name].pixels)
+    assert {len(few.training_images(kind)) for kind in (protocol, "vb", "csghmc")} == {30}
+    enough = dataclasses.replace(make_setting(protocol, tmp_path, num_train=100), source=numbered)
+    assert torch.equal(enough.images["train"].pixels, whole.images["train"].pixels)
+
+
+def test_short_settings_are_for_the_real_networks(tmp_path):
+    short = ImageSettings.short()
+    setting = dataclasses.replace(make_setting("ours", tmp_path), settings=short)
+    assert setting.benchmark is BENCHMARKS["cifar-10"]
+    recipes = [setting.recipe(kind, 10_000) for kind in ("ours", "vb", "csghmc")]
+    assert {recipe.num_epochs for recipe in recipes} == {short.num_epochs} != {BENCHMARKS["cifar-10"].recipe.num_epochs}
+    full = ImageSettings()
+    assert (short.num_draws, short.few, short.lengths) == (full.num_draws, full.few, full.lengths)
+    assert (short.precisions, short.num_splits) == (full.precisions, full.num_splits)
+
+
+@pytest.mark.parametrize("structure", ["full", "diagonal"])
+def test_the_gaussian_at_the_mode_has_the_structure_that_is_asked_for(structure, tmp_path):
+    problem = make_problem(make_setting("ours", tmp_path, structure=structure))
+    assert isinstance(problem.laplace.posterior.scale, {"full": Dense, "diagonal": Diagonal}[structure])
+    assert problem.config()["structure"] == structure
 
 
 def test_settings_are_the_papers_unless_others_are_asked_for(tmp_path):

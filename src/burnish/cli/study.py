@@ -38,11 +38,14 @@ def study(
     work: Annotated[
         Path | None,
         typer.Option(
-            help="Of an image study: folder that keeps networks, draws and seeds; OUT/work, or OUT/work-small with --small."
+            help="Of an image study: folder for networks, draws and seeds; OUT/work, OUT/work-short or OUT/work-small."
         ),
     ] = None,
     extend: Annotated[
         bool, typer.Option("--extend", help="Of an image study: keep what the record in OUT has, and add what it lacks.")
+    ] = False,
+    short: Annotated[
+        bool, typer.Option("--short", help="Of an image study: a part of the images, for fewer epochs, as a CPU can do.")
     ] = False,
     small: Annotated[bool, typer.Option("--small", help="Of an image study: made images and small sizes, to try.")] = False,
     seed: Annotated[int | None, typer.Option(min=0, help="Of another study's data and draws; 0 if not given.")] = None,
@@ -81,6 +84,7 @@ def study(
         "device": device,
         "data": data,
         "work": work,
+        "short": short or None,
         "small": small or None,
         "extend": extend or None,
     }
@@ -94,7 +98,9 @@ def study(
         given = {option: value for option, value in image_options.items() if value is not None}
         if small and data is not None:
             _refuse(f"`--data` must be left out with `--small`, got {data}: images are made. Leave one of them out.")
-        _run_image_study(name, {"work": out / ("work-small" if small else "work"), **given}, out, as_json)
+        if small and short:
+            _refuse("`--short` must be left out with `--small`, which is smaller still. Leave one of them out.")
+        _run_image_study(name, given, out, as_json)
     else:
         make_folder(out)
         _run_study(name, seed or 0, out, as_json)
@@ -111,21 +117,25 @@ def _run_study(name: str, seed: int, out: Path, as_json: bool) -> None:
 def _run_image_study(name: str, options: dict[str, Any], out: Path, as_json: bool) -> None:
     from burnish.errors import FitError
     from burnish.report.image_figures import draw_image_study
+    from burnish.studies.image_problem import ImageSettings
     from burnish.studies.image_studies import IMAGE_STUDIES, check_options, record_image_study
     from burnish.studies.records import summarise
 
-    extend = options.pop("extend", False)
+    extend, short = (options.pop(key, False) for key in ("extend", "short"))
+    scale = "short" if short else "small" if options.get("small") else ""
+    work = options.pop("work", out / "-".join(filter(None, ("work", scale))))
     try:
-        wanted = check_options(name, **{key: value for key, value in options.items() if key not in ("data", "work")})
+        wanted = check_options(name, **{key: value for key, value in options.items() if key != "data"})
     except (ValueError, TypeError) as error:
         _refuse(_reason(error))
-    parts = (name, options.get("dataset", "fashion-mnist"), options.get("protocol", "ours"))
-    place = out / "-".join((*parts, "small") if options.get("small") else parts)
+    parts = (name, options.get("dataset", "fashion-mnist"), options.get("protocol", "ours"), scale)
+    place = out / "-".join(filter(None, parts))
     earlier = _read_record(Path(f"{place}.json"), extend, *wanted[:2])
     make_folder(out)
-    make_folder(options["work"], "--work")
+    make_folder(work, "--work")
+    settings = ImageSettings.short() if short else None
     try:
-        record = record_image_study(name, earlier=earlier, progress=True, **options)
+        record = record_image_study(name, work=work, settings=settings, earlier=earlier, progress=True, **options)
     except (ValueError, TypeError, OSError, MemoryError, FitError, ModuleNotFoundError) as error:
         _refuse(_reason(error).replace("`earlier`", f"`--extend`: {place}.json"), code=1)
     for seed, reason in record["failures"].items():
@@ -134,6 +144,7 @@ def _run_image_study(name: str, options: dict[str, Any], out: Path, as_json: boo
         raise typer.Exit(1)
     config, count = record["config"], len(record["seeds"])
     about = [config["dataset"], *(["made images"] if config["made_images"] else []), f"protocol {config['protocol']}"]
+    about += ["short"] if short else []
     title = f"{IMAGE_STUDIES[name]} ({', '.join(about)}, {count} network{'s' if count > 1 else ''})"
     _leave(record, draw_image_study, place, as_json, title, summarise)
     if record["failures"]:

@@ -107,7 +107,9 @@ class Results:
     @property
     def subject(self) -> str:
         """Data and protocol."""
-        data = DATASETS[self.config["dataset"]].title + (" (made images)" if self.config["made_images"] else "")
+        data, few = DATASETS[self.config["dataset"]].title, self.config.get("num_train")
+        if self.config["made_images"] or few is not None:
+            data += " (made images)" if self.config["made_images"] else f" ({few:,} training images)"
         protocol = "the paper's protocol" if self.is_paper else "our protocol"
         return f"{data}, {protocol}"
 

@@ -16,7 +16,7 @@ from burnish.studies.image_methods import LABELS, MAP, TEMPERATURE
 from burnish.studies.image_posteriors import BURNISH, FLOW, HMC, LA, RECENTRED, REFINE, flow_name
 from burnish.studies.printed import Printed, printed
 from burnish.studies.protocols import BENCHMARKS
-from burnish.studies.summaries import method_rows, standard_error
+from burnish.studies.summaries import is_comparable, method_rows, standard_error
 
 __all__ = ["Claim", "calibration_claims", "ood_claims", "paired_interval"]
 
@@ -50,10 +50,11 @@ def paired_interval(differences: Sequence[float], level: float = 0.95) -> Interv
 
 
 def calibration_claims(record: Mapping[str, Any]) -> list[Claim]:
-    """What a record of `image-calibration` shows."""
-    parts = list(record["seeds"].values())
-    dataset = record["config"]["dataset"]
-    return _paper_claims(parts, dataset) if record["config"]["protocol"] == "paper" else _own_claims(parts, record)
+    """What a record of `image-calibration` shows; nothing where it is to be compared with the paper's and cannot be."""
+    parts, config = list(record["seeds"].values()), record["config"]
+    if config["protocol"] == "ours":
+        return _own_claims(parts, record)
+    return _paper_claims(parts, config["dataset"]) if is_comparable(config) else []
 
 
 def ood_claims(records: Sequence[Mapping[str, Any]]) -> list[Claim]:

@@ -153,15 +153,14 @@ def _fit_la(problem: ImageProblem, generator: torch.Generator) -> Fit:
 
 
 def _fit_recentred(problem: ImageProblem, generator: torch.Generator) -> Fit:
-    fit = fit_laplace(problem.target, _start(problem), structure=problem.structure)
+    fit = problem.laplace
     facts = {"seconds": fit.seconds, "structure": problem.structure, "iterations": fit.iterations}
     return _drawn(problem, fit.posterior, generator, facts)
 
 
 def _fit_own_flow(problem: ImageProblem, generator: torch.Generator) -> Fit:
-    laplace = fit_laplace(problem.target, _start(problem), structure=problem.structure)
-    fit = fit_flow(problem.target, laplace.posterior, generator=generator)
-    facts = {"seconds": laplace.seconds + fit.seconds, "structure": problem.structure, "gain": fit.gain}
+    fit = fit_flow(problem.target, problem.laplace.posterior, generator=generator)
+    facts = {"seconds": problem.laplace.seconds + fit.seconds, "structure": problem.structure, "gain": fit.gain}
     facts |= {"steps": len(fit.trace), "converged": fit.converged}
     return _drawn(problem, fit.posterior, generator, facts)
 
@@ -169,9 +168,8 @@ def _fit_own_flow(problem: ImageProblem, generator: torch.Generator) -> Fit:
 def _fit_burnish(problem: ImageProblem, generator: torch.Generator) -> Fit:
     """As far up the ladder of `refine` as the verdict asks for."""
     began = time.perf_counter()
-    fitted, rungs = Ladder("auto").climb(
-        problem.target, _start(problem), problem.features("validation"), generator=generator
-    )
+    start, inputs = problem.theta[: problem.target.dim], problem.features("validation")
+    fitted, rungs = Ladder("auto").climb(problem.target, start, inputs, generator=generator)
     steps = [{"rung": rung.method, "trusted": rung.verdict.trusted, "seconds": rung.seconds} for rung in rungs]
     facts = {"seconds": time.perf_counter() - began, "rungs": steps, "rung": rungs[-1].method}
     return _drawn(problem, fitted.posterior, generator, facts)
@@ -180,8 +178,7 @@ def _fit_burnish(problem: ImageProblem, generator: torch.Generator) -> Fit:
 def _fit_hmc(problem: ImageProblem, generator: torch.Generator) -> Fit:
     """Twice the draws of other posteriors, chain after chain."""
     settings, target = problem.setting.settings, problem.target
-    laplace = fit_laplace(target, _start(problem), structure=problem.structure)
-    start = fit_flow(target, laplace.posterior, generator=generator)
+    start = fit_flow(target, problem.laplace.posterior, generator=generator)
     kept = 2 * settings.num_draws // settings.num_chains
     fit = fit_hmc(
         target,
@@ -194,7 +191,7 @@ def _fit_hmc(problem: ImageProblem, generator: torch.Generator) -> Fit:
         max_seconds=settings.max_seconds,
     )
     draws = _spread(fit, kept)
-    before = laplace.seconds + start.seconds
+    before = problem.laplace.seconds + start.seconds
     facts = _describe(fit) | {"seconds": before + fit.seconds, "start_seconds": before, "kept": draws.shape[:2].numel()}
     return Fit(problem.lift(draws, generator=generator).flatten(0, 1), facts)
 
@@ -246,11 +243,6 @@ def temperature(problem: ImageProblem) -> float:
 def full_target(problem: ImageProblem) -> Target:
     """The target in all parameters of the layer."""
     return Target(problem.model, problem.target.data, problem.target.prior_precision)
-
-
-def _start(problem: ImageProblem) -> Tensor:
-    """The network's own parameters, those that the target has."""
-    return problem.theta[: problem.target.dim]
 
 
 def _drawn(problem: ImageProblem, fitted: Posterior, generator: torch.Generator, facts: dict[str, Any]) -> Fit:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from burnish.batches import Batch
 from burnish.features import split_last_layer
 from burnish.heads import LinearHead, Model
+from burnish.inference.laplace import LaplaceFit, fit_laplace
 from burnish.inference.prior import tune_prior
 from burnish.studies.architectures import make_network
 from burnish.studies.corruptions import corrupted_mix
@@ -34,6 +35,7 @@ __all__ = ["ImageProblem", "ImageSettings", "Setting", "train_missing"]
 BASELINES = ("vb", "csghmc")
 ANGLES = tuple(range(0, 181, 15))
 _CHUNKS = {"cpu": 500, "cuda": 2000}  # images that pass through a network at a time
+_SUBSET_SEED = 0
 _NUM_SHIFTED = 10_000  # drawn at each level of corruption
 
 
@@ -62,6 +64,10 @@ class ImageSettings:
     """Of training, where not those of the paper."""
     batch_size: int | None = None
     """Of training with other epochs than the paper's, where not the paper's."""
+    num_train: int | None = None
+    """Images that networks are trained on and layers fitted to, drawn by chance, where not all there are."""
+    structure: str | None = None
+    """Of Gaussians at the mode; full on a GPU and `fit_laplace`'s choice elsewhere when not given."""
     tiny: bool = False
     """Whether a tiny network stands in for the wide one, on made images."""
 
@@ -88,6 +94,19 @@ class ImageSettings:
             num_epochs=12,
             batch_size=16,
             tiny=True,
+        )
+
+    @classmethod
+    def short(cls) -> "ImageSettings":
+        """For real images on a CPU: fewer of them, fewer epochs and fewer chains; posteriors and scores are those of all."""
+        return cls(
+            num_chains=40,
+            num_superchains=10,
+            spacing=2,
+            num_epochs=20,
+            batch_size=64,
+            num_train=10_000,
+            structure="full",
         )
 
 
@@ -140,14 +159,23 @@ class Setting:
 
     def training_images(self, kind: str) -> Images:
         """What networks are trained on: by VB and CSGHMC, which hold nothing out, all of the training set."""
-        return self.source(self.dataset, "train") if kind in BASELINES else self.images["train"]
+        return self._some(self.source(self.dataset, "train")) if kind in BASELINES else self.images["train"]
 
     @cached_property
     def images(self) -> dict[str, Images]:
         """The images of "train", "validation" and "test"."""
         whole = {split: self.source(self.dataset, split) for split in ("train", "test")}
         rows = split_rows(self.protocol, len(whole["train"]), len(whole["test"]))
-        return {name: _rows(whole[split], index) for name, (split, index) in rows.items()}
+        found = {name: _rows(whole[split], index) for name, (split, index) in rows.items()}
+        return found | {"train": self._some(found["train"])}
+
+    def _some(self, images: Images) -> Images:
+        """As many of them as settings ask for, the same ones each time."""
+        count = self.settings.num_train
+        if count is None or count >= len(images):
+            return images
+        order = torch.randperm(len(images), generator=torch.Generator().manual_seed(_SUBSET_SEED))
+        return _rows(images, order[:count].sort().values)
 
     def pixels(self, name: str) -> Tensor:
         """The images of a part of the data, of "outside NAME", or of "shift LEVEL"."""
@@ -225,6 +253,8 @@ class ImageProblem:
     @property
     def structure(self) -> str:
         """Of Gaussians at the mode, as in `fit_laplace`: full on a GPU, where that takes seconds even for CIFAR-100."""
+        if self.setting.settings.structure is not None:
+            return self.setting.settings.structure
         return "full" if self.device.type == "cuda" else "auto"
 
     def name(self, what: str) -> str:
@@ -261,6 +291,11 @@ class ImageProblem:
             tuned = tune_prior(target, validation=self.batch("validation"), precisions=self.setting.settings.precisions)
         self.warnings += [str(each.message) for each in said]
         return tuned
+
+    @cached_property
+    def laplace(self) -> LaplaceFit:
+        """At the mode of the target: what several posteriors start from, and on a CPU minutes of work for CIFAR-100."""
+        return fit_laplace(self.target, self.theta[: self.target.dim], structure=self.structure)
 
     @cached_property
     def without_bias(self) -> Model:

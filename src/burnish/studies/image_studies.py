@@ -209,6 +209,7 @@ def _run(
         with stages.stage("seeds", len(seeds)):
             for seed in stages.track([seed for seed in seeds if seed not in failed]):
                 results.add("", seed, partial(_run_seed, study, problems, seed))
+                problems.pop(seed, None)  # its features and its covariance may be gigabytes
     for kind in BASELINES if name in WITH_BASELINES else ():
         failed = train_missing(setting, kind, results.missing(kind, baseline_seeds), progress=progress)
         for seed in baseline_seeds:

@@ -275,7 +275,7 @@ def _computes_in_bfloat16(device: torch.device) -> bool:
     """Whether a device has instructions for it: a CPU without them would emulate it, and take longer than in float32."""
     if device.type != "cpu":
         return True
-    known = getattr(torch.cpu, "get_capabilities", dict)()  # an older torch does not say
+    known: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # an older torch does not say
     return bool(known.get("avx512_bf16") or known.get("amx_bf16"))
 
 
