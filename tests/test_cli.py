@@ -20,7 +20,7 @@ from burnish.cli import app
 from burnish.errors import FitError
 from burnish.report import image_figures
 from burnish.studies import digits, image_studies, logistic_integral, marginals, records, workspace
-from burnish.studies.image_problem import ImageSettings
+from burnish.studies.image_settings import ImageSettings
 from burnish.studies.image_studies import IMAGE_STUDIES
 
 

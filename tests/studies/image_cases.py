@@ -9,7 +9,8 @@ import torch
 from burnish.studies.data import Images
 from burnish.studies.image_methods import LayerMethods
 from burnish.studies.image_posteriors import BURNISH, RECENTRED, REFINE, _write, posterior
-from burnish.studies.image_problem import ImageProblem, ImageSettings, Setting, train_missing
+from burnish.studies.image_problem import ImageProblem, Setting, train_missing
+from burnish.studies.image_settings import ImageSettings
 from burnish.studies.made_images import made_images
 from burnish.studies.workspace import Workspace
 

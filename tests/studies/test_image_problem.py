@@ -11,7 +11,8 @@ from burnish.scales import Dense, Diagonal
 from burnish.studies import image_problem
 from burnish.studies.corruptions import corrupted_mix
 from burnish.studies.data import Images
-from burnish.studies.image_problem import ImageProblem, ImageSettings, forward, train_missing
+from burnish.studies.image_problem import ImageProblem, forward, train_missing
+from burnish.studies.image_settings import ImageSettings
 from burnish.studies.made_images import MAX_CLASSES
 from burnish.studies.protocols import BENCHMARKS
 

@@ -19,7 +19,7 @@ from image_cases import SETTINGS, source
 from burnish.errors import FitError
 from burnish.studies import image_studies, marginals, ood
 from burnish.studies.data import Images
-from burnish.studies.image_problem import ImageSettings
+from burnish.studies.image_settings import ImageSettings
 from burnish.studies.image_studies import IMAGE_STUDIES, check_options, record_image_study
 from burnish.studies.protocols import BENCHMARKS
 from burnish.studies.records import record_text, summarise

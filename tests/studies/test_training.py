@@ -21,7 +21,8 @@ from burnish import _checks, storage
 from burnish.storage import read_file, write_file
 from burnish.studies import training
 from burnish.studies.architectures import make_network
-from burnish.studies.training import Recipe, Trained, read_trained, train_networks
+from burnish.studies.recipes import Recipe
+from burnish.studies.training import Trained, read_trained, train_networks
 from burnish.studies.training_steps import Run
 
 RECIPE = Recipe(num_epochs=4, batch_size=8, learning_rate=0.05)

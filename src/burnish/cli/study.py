@@ -117,7 +117,7 @@ def _run_study(name: str, seed: int, out: Path, as_json: bool) -> None:
 def _run_image_study(name: str, options: dict[str, Any], out: Path, as_json: bool) -> None:
     from burnish.errors import FitError
     from burnish.report.image_figures import draw_image_study
-    from burnish.studies.image_problem import ImageSettings
+    from burnish.studies.image_settings import ImageSettings
     from burnish.studies.image_studies import IMAGE_STUDIES, check_options, record_image_study
     from burnish.studies.records import summarise
 

@@ -29,7 +29,8 @@ from burnish.studies.image_posteriors import (
     temperature,
 )
 from burnish.studies.image_problem import ImageProblem, Setting, forward
-from burnish.studies.training import Recipe, Trained, read_trained
+from burnish.studies.recipes import Recipe
+from burnish.studies.training import Trained, read_trained
 
 __all__ = ["LABELS", "MAP", "TEMPERATURE", "LayerMethods", "Methods", "NetworkMethods", "grouped_probs", "num_samples"]
 

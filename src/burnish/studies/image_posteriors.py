@@ -22,7 +22,8 @@ from burnish.noise import make_generator
 from burnish.posteriors import DensityPosterior, Gaussian, Posterior
 from burnish.refine import refine
 from burnish.scales import Dense, Diagonal, Scale
-from burnish.studies.image_problem import ImageProblem, ImageSettings
+from burnish.studies.image_problem import ImageProblem
+from burnish.studies.image_settings import ImageSettings
 from burnish.studies.paper_flows import fit_paper_flows
 from burnish.studies.records import finite, origin
 from burnish.target import Target

@@ -23,91 +23,22 @@ from burnish.inference.prior import tune_prior
 from burnish.studies.architectures import make_network
 from burnish.studies.corruptions import corrupted_mix
 from burnish.studies.data import Images
+from burnish.studies.image_settings import ImageSettings
 from burnish.studies.made_images import MAX_CLASSES
 from burnish.studies.protocols import BENCHMARKS, Benchmark, split_rows
+from burnish.studies.recipes import Recipe
 from burnish.studies.rotations import rotate
-from burnish.studies.training import Recipe, read_trained, train_networks
+from burnish.studies.training import read_trained, train_networks
 from burnish.studies.workspace import Workspace
 from burnish.target import Target
 
-__all__ = ["ImageProblem", "ImageSettings", "Setting", "train_missing"]
+__all__ = ["ImageProblem", "Setting", "train_missing"]
 
 BASELINES = ("vb", "csghmc")
 ANGLES = tuple(range(0, 181, 15))
 _CHUNKS = {"cpu": 500, "cuda": 2000}  # images that pass through a network at a time
 _SUBSET_SEED = 0
 _NUM_SHIFTED = 10_000  # drawn at each level of corruption
-
-
-@dataclass(frozen=True)
-class ImageSettings:
-    """Sizes of the image studies."""
-
-    num_draws: int = 600
-    """Of each posterior: the paper's."""
-    few: int = 20
-    """Draws behind a prediction."""
-    num_chains: int = 300
-    """Of HMC, which keeps twice as many draws as other posteriors have."""
-    num_superchains: int = 20
-    spacing: int = 25
-    """Draws of a chain from one that is kept to the next: they must be as good as independent, or ranges are too narrow."""
-    max_seconds: float | None = None
-    """Of HMC."""
-    lengths: tuple[int, ...] = (1, 5, 10, 30)
-    """Of the paper's flows."""
-    flow_epochs: int = 20
-    precisions: tuple[float, ...] = (1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 510.0, 1e3, 2e3, 4e3, 8e3)
-    num_splits: int = 2000
-    """Random halves of HMC's chains, for the range of its MMD."""
-    num_epochs: int | None = None
-    """Of training, where not those of the paper."""
-    batch_size: int | None = None
-    """Of training with other epochs than the paper's, where not the paper's."""
-    num_train: int | None = None
-    """Images that networks are trained on and layers fitted to, drawn by chance, where not all there are."""
-    structure: str | None = None
-    """Of Gaussians at the mode; full on a GPU and `fit_laplace`'s choice elsewhere when not given."""
-    tiny: bool = False
-    """Whether a tiny network stands in for the wide one, on made images."""
-
-    def __post_init__(self) -> None:
-        if self.num_chains < 1 or 2 * self.num_draws % self.num_chains:
-            raise ValueError(
-                f"`num_chains` must divide twice the {self.num_draws} draws, of which each chain leaves as many, "
-                f"got {self.num_chains}. Pass a divisor of {2 * self.num_draws}."
-            )
-
-    @classmethod
-    def small(cls) -> "ImageSettings":
-        """For trying the studies out on made images."""
-        return cls(
-            num_draws=32,
-            few=8,
-            num_chains=64,
-            num_superchains=4,
-            spacing=4,
-            lengths=(1, 5),
-            flow_epochs=3,
-            precisions=(0.1, 1.0, 10.0, 100.0, 1000.0),
-            num_splits=200,
-            num_epochs=12,
-            batch_size=16,
-            tiny=True,
-        )
-
-    @classmethod
-    def short(cls) -> "ImageSettings":
-        """For real images on a CPU: fewer of them, fewer epochs and fewer chains; posteriors and scores are those of all."""
-        return cls(
-            num_chains=40,
-            num_superchains=10,
-            spacing=2,
-            num_epochs=20,
-            batch_size=64,
-            num_train=10_000,
-            structure="full",
-        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,7 +19,8 @@ from burnish.progress import Stages
 from burnish.studies.data import describe, load_images
 from burnish.studies.image_methods import LayerMethods, NetworkMethods
 from burnish.studies.image_posteriors import prepare
-from burnish.studies.image_problem import BASELINES, ImageProblem, ImageSettings, Setting, train_missing
+from burnish.studies.image_problem import BASELINES, ImageProblem, Setting, train_missing
+from burnish.studies.image_settings import ImageSettings
 from burnish.studies.made_images import made_images
 from burnish.studies.protocols import BENCHMARKS, PROTOCOLS
 from burnish.studies.records import finite, origin

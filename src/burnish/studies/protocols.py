@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from burnish._checks import check_choice
-from burnish.studies.training_steps import Recipe
+from burnish.studies.recipes import Recipe
 
 __all__ = ["BENCHMARKS", "PROTOCOLS", "Benchmark", "split_rows"]
 

@@ -17,10 +17,11 @@ from burnish.encoding import plain_copy
 from burnish.progress import Stages
 from burnish.storage import check_place, read_file, write_file
 from burnish.studies.data.images import Images
+from burnish.studies.recipes import Recipe
 from burnish.studies.records import origin
-from burnish.studies.training_steps import Recipe, Run
+from burnish.studies.training_steps import Run
 
-__all__ = ["Recipe", "Trained", "read_trained", "train_networks"]
+__all__ = ["Trained", "read_trained", "train_networks"]
 
 
 @dataclass(frozen=True, eq=False)
