@@ -114,7 +114,7 @@ class Dense(Scale):
         Reversing rows and columns turns the lower factor of the precision into an upper one, whose inverse transpose is
         the lower factor of the covariance: no matrix is inverted and factorised again.
         """
-        factor = precision.double().flip(0, 1)
+        factor = precision.double().flip(0, 1).T  # the same, it is symmetric: columns first, as LAPACK wants it
         info = torch.empty((), dtype=torch.int32, device=factor.device)
         torch.linalg.cholesky_ex(factor, out=(factor, info))  # in place, like the inverse: such a matrix may be gigabytes
         if int(info):
@@ -124,8 +124,7 @@ class Dense(Scale):
             )
         _invert_lower(factor)
         factor = factor.to(dtype or precision.dtype)  # step by step, so that each copy replaces the one before
-        factor = factor.flip(0, 1)
-        factor = factor.T.contiguous()
+        factor = factor.T.flip(0, 1).contiguous()
         return cls(factor)
 
     @classmethod
