@@ -74,10 +74,14 @@ def mixed_networks() -> list[str]:
         record = read(name)
         for seed, part in record["seeds"].items():
             config = record["config"]
-            scale = "" if config["num_epochs"] is None else f" {config['num_epochs']} epochs"
-            place = f"{config['dataset']} {config['protocol']} {seed}{scale}"
+            place = f"{config['dataset']} {config['protocol']} {seed}" + (" short" if _is_short(config) else "")
             digests.setdefault(place, set()).update({part["network"]} if "network" in part else ())
     return [place for place, found in digests.items() if len(found) > 1]
+
+
+def _is_short(config: dict[str, Any]) -> bool:
+    """Whether a record is of a part of the images, and fewer epochs."""
+    return config.get("num_train") is not None
 
 
 def image_notes(record: dict[str, Any]) -> str:
@@ -85,11 +89,11 @@ def image_notes(record: dict[str, Any]) -> str:
     config, parts = record["config"], record["seeds"]
     count = len(parts)
     lines = [f"{count} network{'s' if count > 1 else ''} (seeds {', '.join(parts)}), means and standard errors"]
-    if config["num_epochs"] is not None:
+    if _is_short(config):
         lines.append(f"trained on {config['num_train']:,} images for {config['num_epochs']} epochs")
     baselines = [kind.upper() for kind in BASELINES if any(kind in part.get("baselines", {}) for part in parts.values())]
     if baselines:
-        whole = ", trained on the validation points too" if config["protocol"] == "ours" else ""
+        whole = ", trained on the validation points too" if config["protocol"] == "ours" and not _is_short(config) else ""
         lines.append(f"{' and '.join(baselines)} of seeds {', '.join(map(str, config['baseline_seeds']))}{whole}")
     lines += _draws(record)
     if record["failures"]:
@@ -118,7 +122,11 @@ def _draws(record: dict[str, Any]) -> list[str]:
 
 def claimed() -> list[str]:
     """Data sets with protocols, and "ood" with protocols, whose records say whether something holds."""
-    calibrated = [name.removeprefix("image-calibration-") for name in names() if name.startswith("image-calibration-")]
+    calibrated = [
+        name.removeprefix("image-calibration-")
+        for name in names()
+        if name.startswith("image-calibration-") and not name.endswith("-paper-short")  # nothing to be compared with
+    ]
     return calibrated + sorted({f"ood-{_way(name)}" for name in names() if name.startswith("ood-")})
 
 

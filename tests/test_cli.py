@@ -184,6 +184,13 @@ def test_a_folder_for_a_study_that_cannot_be_made_is_refused_before_the_work(tmp
     assert "`--out` must be a folder that can be made" in result.output
 
 
+def test_a_study_whose_data_are_missing_leaves_nothing_behind(tmp_path):
+    (tmp_path / "empty").mkdir()
+    result = run("study", "ood", "--short", "--data", str(tmp_path / "empty"), "--out", str(tmp_path / "out"))
+    assert_refused(result, 1, "`--data` must")
+    assert [path.name for path in tmp_path.iterdir()] == ["empty"]
+
+
 @pytest.mark.usefixtures("quick_marginals")
 def test_a_short_study_is_told_from_a_whole_one(tmp_path, monkeypatch):
     monkeypatch.setattr(image_studies, "load_images", lambda name, split, data: image_studies.made_images(name, split))
@@ -296,7 +303,7 @@ def test_where_all_seeds_fail_there_is_no_record(tmp_path, quick_marginals):
         ),
         (["--seeds", "0,1", "--baselines", "2"], "`--baselines` must be among the seeds [0, 1], got [2]"),
         (["--data", "here"], "`--data` must be left out with `--small`, got here"),
-        (["--short"], "`--short` must be left out with `--small`, which is smaller still"),
+        (["--short"], "`--short` must be left out with `--small`, got both"),
         (["--device", "gpu"], "`--device` must be a device such as 'cpu' or 'cuda', got 'gpu'"),
         (["--seed", "3"], "`--seed` must be left out for ood, got 3: it is an option of studies without images"),
     ],

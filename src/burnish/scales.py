@@ -103,18 +103,18 @@ class Dense(Scale):
             )
         check_finite("factor", self.factor, "The covariance it was made of is probably not positive definite.")
         check_positive("factor.diagonal()", self.factor.diagonal(), "Pass a Cholesky factor of the covariance.")
-        blocks = torch.split(self.factor, _BLOCK)  # by blocks, without another matrix of its size
+        blocks = torch.split(self.factor, _BLOCK)  # the part above the diagonal of all of it would be another such matrix
         if any(bool(rows.triu(number * _BLOCK + 1).any()) for number, rows in enumerate(blocks)):
             raise ValueError("`factor` must be lower triangular, got entries above the diagonal. Pass `factor.tril()`.")
 
     @classmethod
     def from_precision(cls, precision: Tensor, dtype: torch.dtype | None = None) -> "Dense":
-        """The scale of the covariance `precision`^-1, by one Cholesky factorisation of the reversed matrix.
+        """The scale of the covariance `precision`^-1, symmetric, by one Cholesky factorisation of the reversed matrix.
 
         Reversing rows and columns turns the lower factor of the precision into an upper one, whose inverse transpose is
-        the lower factor of the covariance: no matrix is inverted and factorised again.
+        the lower factor of the covariance: no matrix is inverted and factorised again. It is not differentiated.
         """
-        factor = precision.double().flip(0, 1).T  # the same, it is symmetric: columns first, as LAPACK wants it
+        factor = precision.detach().double().flip(0, 1).T  # the same, it is symmetric: columns first, as LAPACK wants it
         info = torch.empty((), dtype=torch.int32, device=factor.device)
         torch.linalg.cholesky_ex(factor, out=(factor, info))  # in place, like the inverse: such a matrix may be gigabytes
         if int(info):

@@ -82,12 +82,19 @@ def test_little_data_is_used_whole():
     assert choose_estimate(small, fit_laplace(small).posterior, "auto", True, 8, make_generator(0))[1] is None
 
 
-@pytest.mark.parametrize(("structure", "all_points"), [("full", True), ("kron", False)])
-def test_all_points_are_taken_where_a_dense_expansion_would_cost_more(monkeypatch, structure, all_points):
+@pytest.mark.parametrize(
+    ("num_points", "structure", "control_variate", "all_points"),
+    [(30, "full", True, True), (34, "full", True, False), (30, "kron", True, False), (30, "full", False, False)],
+)
+def test_all_points_are_taken_where_a_dense_expansion_costs_more(
+    monkeypatch, num_points, structure, control_variate, all_points
+):
     monkeypatch.setattr("burnish.inference.estimate._FULL_DATA", 10)
-    target = classification(num_points=30, num_features=20, num_outputs=3, prior_precision=10.0)  # 63 parameters
+    target = classification(num_points=num_points, num_features=20, num_outputs=3, prior_precision=10.0)
+    assert target.dim == 63
     base = fit_laplace(target, structure=structure).posterior
-    asked = []
-    monkeypatch.setattr("burnish.inference.estimate.expand_at", lambda *_: asked.append(True) or expand_at(target, base))
-    choose_estimate(target, base, "auto", True, 8, make_generator(0))
-    assert bool(asked) != all_points
+    measured = []
+    monkeypatch.setattr("burnish.inference.estimate._quiet_batch_size", lambda *_: measured.append(True) or 4)
+    estimate, size = choose_estimate(target, base, "auto", control_variate, 8, make_generator(0))
+    assert (size is None) == all_points != bool(measured)
+    assert not all_points or estimate == target.log_prob_and_grad

@@ -58,7 +58,7 @@ def test_fewer_training_images_are_a_part_of_them_and_the_same_each_time(protoco
     assert numbers == numbers_of(again.images["train"])
     for name in ("validation", "test"):
         assert torch.equal(few.images[name].pixels, whole.images[name].pixels)
-    assert {len(few.training_images(kind)) for kind in (protocol, "vb", "csghmc")} == {30}
+    assert all(numbers_of(few.training_images(kind)) == numbers for kind in (protocol, "vb", "csghmc"))
     enough = dataclasses.replace(make_setting(protocol, tmp_path, num_train=100), source=numbered)
     assert torch.equal(enough.images["train"].pixels, whole.images["train"].pixels)
 
@@ -79,6 +79,24 @@ def test_the_gaussian_at_the_mode_has_the_structure_that_is_asked_for(structure,
     problem = make_problem(make_setting("ours", tmp_path, structure=structure))
     assert isinstance(problem.laplace.posterior.scale, {"full": Dense, "diagonal": Diagonal}[structure])
     assert problem.config()["structure"] == structure
+
+
+def test_a_covariance_that_does_not_fit_is_refused_before_training(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr("burnish._checks.available_memory", lambda device: asked.append(device) or 2**16)
+    make_setting("ours", tmp_path).check_memory()  # which chooses by itself
+    assert not asked
+    with pytest.raises(MemoryError, match=r"full Hessian of 170 parameters needs .* use a machine with more memory"):
+        make_setting("ours", tmp_path, structure="full").check_memory()
+
+
+def test_networks_of_another_scale_are_refused_before_others_are_trained(tmp_path):
+    setting = make_setting("ours", tmp_path)
+    make_problem(setting)
+    other = make_setting("ours", tmp_path, num_epochs=17)
+    with pytest.raises(ValueError, match="cifar-10-ours-0"):
+        train_missing(other, "ours", (0, 1), progress=False)
+    assert not other.network("ours", 1).exists()
 
 
 def test_settings_are_the_papers_unless_others_are_asked_for(tmp_path):

@@ -268,6 +268,14 @@ class TestFilesThatDoNotFit:
             train(tmp_path, 0, **options)
         assert checkpoint(tmp_path, 0).exists()
 
+    def test_a_checkpoint_in_another_precision(self, tmp_path, epochs, monkeypatch):
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True}, raising=False)
+        interrupt(tmp_path, 0, 2, epochs)
+        monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
+        with pytest.raises(ValueError, match=r"0\.safetensors\.checkpoint must go on in float32.* got one in bfloat16"):
+            train(tmp_path, 0)
+        assert checkpoint(tmp_path, 0).exists()
+
     @pytest.mark.parametrize("position", [0.05, 0.5, 0.95])
     def test_a_damaged_file(self, position, tmp_path, epochs):
         train(tmp_path, 0)
@@ -315,7 +323,7 @@ def test_files_of_the_first_form_stay_readable(tmp_path):
         read_trained(tmp_path / "old", Recipe(augment=True, initial_std=0.1, mean_spread=0.1))
     train(tmp_path, 0)
     written = read_file(tmp_path / "0.safetensors")[0]
-    assert written.keys() == header.keys()
+    assert written.keys() == header.keys() | {"bfloat16"}  # which came later
     assert written["trained"] == asdict(RECIPE)
 
 

@@ -23,17 +23,19 @@ __all__ = ["diagonal_hessian", "full_hessian", "hessian_product", "kronecker_hes
 
 _CHUNK_ENTRIES = {"cpu": 2**21, "cuda": 2**26}  # entries of the weighted copies of the inputs made at a time
 _MIN_ROWS = 512  # at a time: each time the whole of the matrix is gone through
-_DENSE_COPIES = 3.6  # measured: the matrix, its factor, and copies of one of them at a time
+_DENSE_COPIES = 3.8  # measured in float64: the matrix, its factor, and copies of one of them at a time
 _ROUNDINGS = 32  # rounding errors of the Hessian's largest entry that may add up in one of its eigenvalues
 
 
-def check_dense_memory(dim: int, device: torch.device) -> None:
+def check_dense_memory(
+    dim: int, device: torch.device, alternative: str = "use structure='kron' or structure='diagonal' instead."
+) -> None:
     """Refuses to begin what ends in a d x d matrix, its factor and the inverse of that, where they do not fit."""
     check_memory(
         f"the full Hessian of {dim} parameters",
         int(_DENSE_COPIES * dim**2 * 8),
         device,
-        "use structure='kron' or structure='diagonal' instead.",
+        alternative,
     )
 
 
@@ -88,7 +90,10 @@ def _flat_order(target: Target, matrix: Tensor) -> Tensor:
         return matrix
     shape = (head.num_outputs, head.num_features + 1)
     order = head.from_matrix(torch.arange(head.dim, device=matrix.device).view(shape))
-    return matrix[order.unsqueeze(1), order]
+    ordered = torch.empty_like(matrix)  # filled by rows: indices of all entries at once would be matrices too
+    for rows, chosen in zip(torch.split(ordered, _MIN_ROWS), torch.split(order, _MIN_ROWS), strict=True):
+        rows.copy_(matrix[chosen].index_select(1, order))
+    return ordered
 
 
 @torch.no_grad()

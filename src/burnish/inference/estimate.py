@@ -32,10 +32,11 @@ def choose_estimate(
     generator: torch.Generator,
 ) -> tuple[Estimate, int | None]:
     """The target's value and gradient as a function of theta, and the number of points it looks at (None for all)."""
-    if batch_size is None or (batch_size == "auto" and len(target.data) <= _cheap_data(base)):
+    expands = control_variate and isinstance(target.model.head, LinearHead)
+    if batch_size is None or (batch_size == "auto" and len(target.data) <= _cheap_data(base, expands)):
         return target.log_prob_and_grad, None
     expansion, probabilities = None, None
-    if control_variate and isinstance(target.model.head, LinearHead):
+    if expands:
         expansion = expand_at(target, base)
         probabilities = _drawing_probabilities(target, expansion, base, generator)
     if batch_size == "auto":
@@ -49,9 +50,9 @@ def choose_estimate(
     return (lambda theta: subsampled.log_prob_and_grad(theta, generator=generator)), size
 
 
-def _cheap_data(base: Gaussian) -> int:
-    """Points up to which all of them cost less than a batch and its expansion, which for a d x d matrix is d / 2 of them."""
-    return max(_FULL_DATA, base.dim // 2) if isinstance(base.scale, Dense) else _FULL_DATA
+def _cheap_data(base: Gaussian, expands: bool) -> int:
+    """Points up to which all of them cost less than a batch; an expansion with a d x d matrix costs as much as d / 2."""
+    return max(_FULL_DATA, base.dim // 2) if expands and isinstance(base.scale, Dense) else _FULL_DATA
 
 
 def _drawing_probabilities(target: Target, expansion: Expansion, base: Gaussian, generator: torch.Generator) -> Tensor:

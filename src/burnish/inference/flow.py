@@ -121,8 +121,8 @@ def fit_flow(
         whiten: whether the layers act on the coordinates in which the base is standard normal, or on raw parameters.
         num_samples: of the posterior at each step; 8 when not given, and 32 in up to 64 dimensions, where they cost little.
         antithetic: whether samples come in pairs of opposite noise.
-        batch_size: points at each step; None for all, "auto" for all of a small data set and otherwise as few as keep the
-            noise of choosing them comparable with that of the samples.
+        batch_size: points at each step; None for all, "auto" for all of a small data set, or of one that is small for a
+            full covariance, and otherwise as few as keep the noise of choosing them comparable with that of the samples.
         control_variate: whether a batch estimates only what a second-order expansion at the base's mean leaves over.
         path_gradient: whether the part of the gradient whose expectation is zero is left out: its noise vanishes as the
             flow approaches the target.

@@ -155,13 +155,13 @@ def _fit_la(problem: ImageProblem, generator: torch.Generator) -> Fit:
 
 def _fit_recentred(problem: ImageProblem, generator: torch.Generator) -> Fit:
     fit = problem.laplace
-    facts = {"seconds": fit.seconds, "structure": problem.structure, "iterations": fit.iterations}
+    facts = {"seconds": fit.seconds, "structure": problem.setting.structure, "iterations": fit.iterations}
     return _drawn(problem, fit.posterior, generator, facts)
 
 
 def _fit_own_flow(problem: ImageProblem, generator: torch.Generator) -> Fit:
     fit = fit_flow(problem.target, problem.laplace.posterior, generator=generator)
-    facts = {"seconds": problem.laplace.seconds + fit.seconds, "structure": problem.structure, "gain": fit.gain}
+    facts = {"seconds": problem.laplace.seconds + fit.seconds, "structure": problem.setting.structure, "gain": fit.gain}
     facts |= {"steps": len(fit.trace), "converged": fit.converged}
     return _drawn(problem, fit.posterior, generator, facts)
 

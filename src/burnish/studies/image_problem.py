@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from burnish.batches import Batch
 from burnish.features import split_last_layer
 from burnish.heads import LinearHead, Model
+from burnish.inference.curvature import check_dense_memory
 from burnish.inference.laplace import LaplaceFit, fit_laplace
 from burnish.inference.prior import tune_prior
 from burnish.studies.architectures import make_network
@@ -89,24 +90,20 @@ class Setting:
         )
 
     def training_images(self, kind: str) -> Images:
-        """What networks are trained on: by VB and CSGHMC, which hold nothing out, all of the training set."""
-        return self._some(self.source(self.dataset, "train")) if kind in BASELINES else self.images["train"]
+        """What networks are trained on: by VB and CSGHMC, which hold nothing out, all of the training set if all is used."""
+        whole = kind in BASELINES and self.settings.num_train is None
+        return self.source(self.dataset, "train") if whole else self.images["train"]
 
     @cached_property
     def images(self) -> dict[str, Images]:
         """The images of "train", "validation" and "test"."""
         whole = {split: self.source(self.dataset, split) for split in ("train", "test")}
         rows = split_rows(self.protocol, len(whole["train"]), len(whole["test"]))
-        found = {name: _rows(whole[split], index) for name, (split, index) in rows.items()}
-        return found | {"train": self._some(found["train"])}
-
-    def _some(self, images: Images) -> Images:
-        """As many of them as settings ask for, the same ones each time."""
-        count = self.settings.num_train
-        if count is None or count >= len(images):
-            return images
-        order = torch.randperm(len(images), generator=torch.Generator().manual_seed(_SUBSET_SEED))
-        return _rows(images, order[:count].sort().values)
+        split, index = rows["train"]
+        if self.settings.num_train is not None:
+            order = torch.randperm(len(index), generator=torch.Generator().manual_seed(_SUBSET_SEED))
+            rows["train"] = split, index[order[: self.settings.num_train].sort().values]
+        return {name: _rows(whole[split], index) for name, (split, index) in rows.items()}
 
     def pixels(self, name: str) -> Tensor:
         """The images of a part of the data, of "outside NAME", or of "shift LEVEL"."""
@@ -151,6 +148,18 @@ class Setting:
         return corrupted_mix(test.pixels, test.labels, level, count=count, seed=0)[:2]
 
     @property
+    def structure(self) -> str:
+        """Of Gaussians at the mode, as in `fit_laplace`: full on a GPU, where that takes seconds even for CIFAR-100."""
+        return self.settings.structure or ("full" if self.device.type == "cuda" else "auto")
+
+    def check_memory(self) -> None:
+        """Refuses, before networks are trained for hours, a last layer whose full covariance would not fit."""
+        layer = make_network(self.benchmark.architecture, self.benchmark.num_classes, 0)[-1]
+        if self.structure == "full":
+            dim = sum(parameter.numel() for parameter in layer.parameters())
+            check_dense_memory(dim, self.device, "study a data set with fewer classes, or use a machine with more memory.")
+
+    @property
     def levels(self) -> tuple[int, ...]:
         """Of the shift."""
         return ANGLES if self.dataset == "fashion-mnist" else (0, 1, 2, 3, 4, 5)
@@ -179,14 +188,7 @@ class ImageProblem:
 
     def config(self) -> dict[str, Any]:
         """What draws of this problem are made with, the network among it: one that is trained anew may be another."""
-        return self.setting.config(self.seed) | {"network": self.digest, "structure": self.structure}
-
-    @property
-    def structure(self) -> str:
-        """Of Gaussians at the mode, as in `fit_laplace`: full on a GPU, where that takes seconds even for CIFAR-100."""
-        if self.setting.settings.structure is not None:
-            return self.setting.settings.structure
-        return "full" if self.device.type == "cuda" else "auto"
+        return self.setting.config(self.seed) | {"network": self.digest, "structure": self.setting.structure}
 
     def name(self, what: str) -> str:
         """A file's name."""
@@ -226,7 +228,7 @@ class ImageProblem:
     @cached_property
     def laplace(self) -> LaplaceFit:
         """At the mode of the target: what several posteriors start from, and on a CPU minutes of work for CIFAR-100."""
-        return fit_laplace(self.target, self.theta[: self.target.dim], structure=self.structure)
+        return fit_laplace(self.target, self.theta[: self.target.dim], structure=self.setting.structure)
 
     @cached_property
     def without_bias(self) -> Model:
@@ -258,18 +260,23 @@ def forward(network: nn.Module, pixels: Tensor, device: torch.device) -> Tensor:
 
 def train_missing(setting: Setting, kind: str, seeds: tuple[int, ...], *, progress: bool) -> dict[int, str]:
     """Trains networks that have no file yet, side by side, and says what went wrong, by seed."""
-    places = {seed: setting.network(kind, seed) for seed in seeds}
-    if all(place.exists() for place in places.values()):
+    if not seeds:
         return {}
+    places = {seed: setting.network(kind, seed) for seed in seeds}
     train = setting.training_images(kind)
     assert train.labels is not None
-    benchmark = setting.benchmark
+    benchmark, recipe = setting.benchmark, setting.recipe(kind, len(train))
+    for seed, place in places.items():
+        if place.exists():
+            read_trained(place, recipe, seed=seed)  # refuses networks of another scale before the others are trained
+    if all(place.exists() for place in places.values()):
+        return {}
     with setting.workspace.lock(f"{setting.dataset}-{kind}"):
         return train_networks(
             lambda seed: make_network(benchmark.architecture, benchmark.num_classes, seed),
             train.pixels.to(setting.device),
             train.labels.to(setting.device),
-            setting.recipe(kind, len(train)),
+            recipe,
             places,
             progress=progress,
         )

@@ -17,7 +17,7 @@ class ImageSettings:
     """Of HMC, which keeps twice as many draws as other posteriors have."""
     num_superchains: int = 20
     spacing: int = 25
-    """Draws of a chain from one that is kept to the next: they must be as good as independent, or ranges are too narrow."""
+    """Draws of a chain from one that is kept to the next, which make those that are kept as good as independent."""
     max_seconds: float | None = None
     """Of HMC."""
     lengths: tuple[int, ...] = (1, 5, 10, 30)
@@ -64,7 +64,10 @@ class ImageSettings:
 
     @classmethod
     def short(cls) -> "ImageSettings":
-        """For real images on a CPU: fewer of them, fewer epochs and fewer chains; posteriors and scores are those of all."""
+        """For real images on a CPU: fewer of them, fewer epochs, and fewer chains of HMC; all else as in full studies.
+
+        Kept draws of a chain are closer to each other; ranges are of halves of whole chains, so they allow for that.
+        """
         return cls(
             num_chains=40,
             num_superchains=10,

@@ -195,6 +195,8 @@ def _run(
     """Adds what is missing."""
     study = _module(name)
     lacking = results.missing("", seeds)
+    if lacking:
+        setting.check_memory()
     failed = train_missing(setting, setting.protocol, lacking, progress=progress)
     for seed, reason in failed.items():
         results.fail("", seed, reason)
@@ -202,8 +204,8 @@ def _run(
         with stages.stage("networks"):
             trained = [seed for seed in seeds if seed in lacking or _is_trained(setting, seed)]
             problems = {seed: ImageProblem(setting, seed) for seed in trained if seed not in failed}
-            for seed, problem in problems.items():
-                results.check_network("", seed, problem.digest)
+            for seed in problems:
+                results.check_network("", seed, problems[seed].digest)
         if problems.keys() & set(lacking) and name not in _WITHOUT_FLOWS:
             with stages.stage("the paper's flows"), contextlib.suppress(*_FAILURES):
                 prepare(list(problems.values()))  # where that fails, each seed tries for itself

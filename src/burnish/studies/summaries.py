@@ -12,7 +12,8 @@ __all__ = ["is_comparable", "method_names", "method_rows", "printed_text", "spre
 
 def is_comparable(config: Mapping[str, Any]) -> bool:
     """Whether what the paper prints is about the same as a record of this configuration: its protocol, images and epochs."""
-    return bool(config["protocol"] == "paper" and not config["made_images"] and config["num_epochs"] is None)
+    whole = config["num_epochs"] is None and config.get("num_train") is None
+    return bool(config["protocol"] == "paper" and not config["made_images"] and whole)
 
 
 def method_names(parts: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -60,8 +60,8 @@ def train_networks(
 ) -> dict[int, str]:
     """Trains a network for each seed that has no file yet; returns what went wrong, by seed.
 
-    On a GPU all networks take a step at a time side by side, in mixed precision. A seed whose loss or weights leave the
-    finite numbers is given up, the others go on.
+    On a GPU all networks take a step at a time side by side. A seed whose loss or weights leave the finite numbers is given
+    up, the others go on.
 
     Args:
         make: a network for a seed, on the CPU.
@@ -163,6 +163,7 @@ class _Line:
             "losses": self._losses,
             "seconds": self._seconds,
             "together": self._together,
+            "bfloat16": self.run.mixed,
             "origin": origin(self.run.device),
         }
         write_file(path, header, tensors | {f"state {name}": plain_copy(value) for name, value in state.items()})
@@ -177,6 +178,12 @@ class _Line:
             raise ValueError(
                 f"{path} must be of the same network and of as many points, got others. Delete it to train anew, or use "
                 "another folder."
+            )
+        if header.get("bfloat16", run.mixed) != run.mixed:
+            was, now = ("bfloat16" if mixed else "float32" for mixed in (not run.mixed, run.mixed))
+            raise ValueError(
+                f"{path} must go on in {now}, which is what this device computes in, got one in {was}. Go on where it was "
+                "begun, or delete it to train anew."
             )
         for name, value in own.items():
             value.detach().copy_(found[name])

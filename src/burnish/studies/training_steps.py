@@ -37,7 +37,7 @@ class Run:
             )
         device = pixels.device
         self.seed, self.recipe, self.device = seed, recipe, device
-        self._mixed = recipe.mixed_precision and _computes_in_bfloat16(device)
+        self.mixed = recipe.mixed_precision and _computes_in_bfloat16(device)
         self.noise = torch.Generator(device)
         self.shuffle = torch.Generator(device)
         if recipe.mean_spread is not None:
@@ -108,7 +108,7 @@ class Run:
         rows = self._order.index_select(0, self._clock % self.num_steps).squeeze(0)
         inputs = self._pixels.index_select(0, rows).float() / 255.0
         inputs = inputs.contiguous(memory_format=torch.channels_last)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self._mixed, cache_enabled=False):
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.mixed, cache_enabled=False):
             outputs = self.network(inputs)
         loss = cross_entropy(outputs.float(), self._labels.index_select(0, rows))
         self._loss.add_(loss.detach())
