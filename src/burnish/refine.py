@@ -105,7 +105,7 @@ def refine(
         if problem.validation is None:
             warnings.warn(_NO_VALIDATION if isinstance(prior_precision, str) else _NO_CHECK, stacklevel=2)
         if structure == "full":  # before the prior is chosen, which takes longer than to see that this does not fit
-            check_dense_memory(len(problem.theta), problem.train.inputs.device)
+            check_dense_memory(len(problem.theta), problem.train.inputs.device, problem.theta.dtype)
         warn_of_shares(problem)
         with stages.stage("prior and data"):
             target = choose_target(

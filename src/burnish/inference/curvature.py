@@ -23,17 +23,20 @@ __all__ = ["diagonal_hessian", "full_hessian", "hessian_product", "kronecker_hes
 
 _CHUNK_ENTRIES = {"cpu": 2**21, "cuda": 2**26}  # entries of the weighted copies of the inputs made at a time
 _MIN_ROWS = 512  # at a time: each time the whole of the matrix is gone through
-_DENSE_COPIES = 3.8  # measured in float64: the matrix, its factor, and copies of one of them at a time
+_DENSE_COPIES = {torch.float32: 3.2, torch.float64: 3.8}  # measured: matrix, factor, and copies of one of them at a time
 _ROUNDINGS = 32  # rounding errors of the Hessian's largest entry that may add up in one of its eigenvalues
 
 
 def check_dense_memory(
-    dim: int, device: torch.device, alternative: str = "use structure='kron' or structure='diagonal' instead."
+    dim: int,
+    device: torch.device,
+    dtype: torch.dtype,
+    alternative: str = "use structure='kron' or structure='diagonal' instead.",
 ) -> None:
     """Refuses to begin what ends in a d x d matrix, its factor and the inverse of that, where they do not fit."""
     check_memory(
         f"the full Hessian of {dim} parameters",
-        int(_DENSE_COPIES * dim**2 * 8),
+        int(_DENSE_COPIES.get(dtype, 3.8) * dim**2 * 8),
         device,
         alternative,
     )
@@ -49,7 +52,7 @@ def full_hessian(target: Target, theta: Tensor, *, dtype: torch.dtype | None = N
     weighted by u_c, u_c+1, ...: C wide products over views of one weighted copy.
     """
     target.check_theta(theta)
-    check_dense_memory(target.dim, theta.device)
+    check_dense_memory(target.dim, theta.device, theta.dtype)
     if isinstance(target.model.head, FlatNetwork):
         return gauss_newton(target, theta)
     head, likelihood = target.model.linear_head, target.model.likelihood

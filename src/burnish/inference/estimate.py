@@ -99,7 +99,7 @@ def expand_at(target: Target, base: Gaussian) -> Expansion:
     """
     if not isinstance(base.scale, Dense):
         return target.expand(base.mean, kronecker_hessian(target, base.mean))
-    check_dense_memory(target.dim, target.data.inputs.device)
+    check_dense_memory(target.dim, base.mean.device, base.mean.dtype)
     hessian = torch.cholesky_inverse(base.scale.factor.double())
     hessian.diagonal().sub_(torch.as_tensor(target.prior_precision, device=hessian.device))
     # along the posterior's own scale, where the expansion will be used

@@ -131,7 +131,7 @@ def _check_structure(target: Target, structure: str, curvature: str, rank: int) 
     if structure == "low_rank" and rank >= target.dim:
         raise ValueError(f"`rank` must be below the {target.dim} parameters, got {rank}. Use structure='full'.")
     if structure == "full":
-        check_dense_memory(target.dim, target.data.inputs.device)
+        check_dense_memory(target.dim, target.data.inputs.device, target.data.inputs.dtype)
     elif structure == "kron" and isinstance(target.prior_precision, Tensor) and target.prior_precision.ndim:
         raise ValueError(
             f"`structure` 'kron' needs one prior precision for all parameters, got {len(target.prior_precision)} of them. "

@@ -154,10 +154,11 @@ class Setting:
 
     def check_memory(self) -> None:
         """Refuses, before networks are trained for hours, a last layer whose full covariance would not fit."""
-        layer = make_network(self.benchmark.architecture, self.benchmark.num_classes, 0)[-1]
         if self.structure == "full":
+            layer = make_network(self.benchmark.architecture, self.benchmark.num_classes, 0)[-1]
             dim = sum(parameter.numel() for parameter in layer.parameters())
-            check_dense_memory(dim, self.device, "study a data set with fewer classes, or use a machine with more memory.")
+            remedy = "study a data set with fewer classes, or use a machine with more memory."
+            check_dense_memory(dim, self.device, torch.float32, remedy)
 
     @property
     def levels(self) -> tuple[int, ...]:
