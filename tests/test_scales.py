@@ -114,6 +114,24 @@ def test_a_large_precision_is_inverted_block_by_block_and_left_alone(dim):
     assert scale.factor.is_contiguous()
 
 
+@pytest.mark.parametrize("dim", [1, 7, 8, 9, 50])
+def test_products_in_parts_are_those_with_the_whole_factor(dim, monkeypatch):
+    monkeypatch.setattr("burnish.scales._WIDE", 2)
+    generator = make_generator(dim)
+    factor = torch.randn(dim, dim, generator=generator, dtype=torch.float64).tril()
+    factor.diagonal().abs_()
+    scale = Dense(factor)
+    assert len(scale._spans) == (1 if dim == 1 else -(-dim // -(-dim // 8)))
+    for shape in ((dim,), (3, dim), (2, 3, dim)):
+        noise = torch.randn(shape, generator=generator, dtype=torch.float64, requires_grad=True)
+        for product, expected in ((scale.matmul, noise @ factor.T), (scale.transpose_matmul, noise @ factor)):
+            torch.testing.assert_close(product(noise), expected, rtol=1e-13, atol=1e-13)
+            found, truth = (
+                torch.autograd.grad(value.sin().sum(), noise, retain_graph=True)[0] for value in (product(noise), expected)
+            )
+            torch.testing.assert_close(found, truth, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("place", [(0, 1), (0, 1023), (600, 601), (511, 512)])
 def test_an_entry_above_the_diagonal_is_found_wherever_it_is(place):
     factor = torch.eye(1024)

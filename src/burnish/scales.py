@@ -16,6 +16,7 @@ from burnish.errors import FitError
 __all__ = ["Dense", "Diagonal", "LowRank", "Scale"]
 
 _BLOCK = 512  # rows of a triangular matrix that are inverted at once
+_WIDE, _PARTS = 2048, 8  # rows from which on a product with one is made in parts, and their number
 
 
 class Scale(ABC):
@@ -143,10 +144,18 @@ class Dense(Scale):
         return len(self.factor)
 
     def matmul(self, noise: Tensor) -> Tensor:
-        return noise @ self.factor.T
+        return torch.cat([noise[..., :end] @ self.factor[start:end, :end].T for start, end in self._spans], dim=-1)
 
     def transpose_matmul(self, vectors: Tensor) -> Tensor:
-        return vectors @ self.factor
+        return torch.cat([vectors[..., start:] @ self.factor[start:, start:end] for start, end in self._spans], dim=-1)
+
+    @property
+    def _spans(self) -> list[tuple[int, int]]:
+        """Rows of a large factor are multiplied in several parts, each without the zeros beyond it: half of the work."""
+        if self.dim < _WIDE:
+            return [(0, self.dim)]
+        size = -(-self.dim // _PARTS)
+        return [(start, min(self.dim, start + size)) for start in range(0, self.dim, size)]
 
     def solve(self, vectors: Tensor) -> Tensor:
         columns = vectors.reshape(-1, self.dim).T
