@@ -96,6 +96,15 @@ def test_chains_that_have_not_converged_are_said():
     assert failing(record) == ["HMC has converged"]
 
 
+def test_one_network_shows_no_equivalence_and_says_why():
+    record = make_record("ours")
+    record["seeds"] = {"0": record["seeds"]["0"]}
+    claims = [claim for claim in calibration_claims(record) if "draws is HMC's" in claim.statement]
+    assert len(claims) == 6
+    assert not any(claim.holds for claim in claims)
+    assert {claim.measured.split(",")[0] for claim in claims} == {"+0.00000 (one network gives no interval)"}
+
+
 def test_networks_with_more_classes_may_differ_more_in_accuracy():
     record = changed(make_record("paper", "cifar-100"), "MAP", accuracy=0.756, paper_ece=0.137)
     assert not any("accuracy" in statement for statement in failing(record))

@@ -47,7 +47,7 @@ def study(
     ] = False,
     short: Annotated[
         bool,
-        typer.Option("--short", help="Of an image study: 10,000 training images, 20 epochs: an hour of a CPU a network."),
+        typer.Option("--short", help="Of an image study: 10,000 training images and 20 epochs, for a CPU and some hours."),
     ] = False,
     small: Annotated[bool, typer.Option("--small", help="Of an image study: made images and small sizes, to try.")] = False,
     seed: Annotated[int | None, typer.Option(min=0, help="Of another study's data and draws; 0 if not given.")] = None,

@@ -138,15 +138,21 @@ def _own_claims(parts: list[Any], record: Mapping[str, Any]) -> list[Claim]:
     differences = _differences(parts, REFINE, TEMPERATURE, "few")
     interval = paired_interval(differences)
     statement = "test NLL of `refine` with its defaults is not above temperature scaling's"
-    text = f"{interval.value:+.4f} ({interval.low:+.4f} to {interval.high:+.4f}); the worst network {max(differences):+.4f}"
+    text = f"{_bounded(interval, 4)}; the worst network {max(differences):+.4f}"
     return [*claims, Claim(statement, text, interval.value <= 0.0)]
+
+
+def _bounded(interval: Interval, digits: int) -> str:
+    """A difference and its interval, which one network does not have."""
+    bounds = f"{interval.low:+.{digits}f} to {interval.high:+.{digits}f}"
+    return f"{interval.value:+.{digits}f} ({bounds if math.isfinite(interval.low) else 'one network gives no interval'})"
 
 
 def _equivalence(parts: list[Any], name: str, which: str, count: int) -> Claim:
     interval = paired_interval(_differences(parts, name, HMC, which))
     margin = _MARGIN * statistics.fmean(row[which]["nll"] for row in method_rows(parts, HMC))
     statement = f"NLL of {LABELS.get(name, name)} by {count} draws is HMC's, within {100 * _MARGIN:g} %"
-    text = f"{interval.value:+.5f} ({interval.low:+.5f} to {interval.high:+.5f}), margin {margin:.5f}"
+    text = f"{_bounded(interval, 5)}, margin {margin:.5f}"
     return Claim(statement, text, -margin <= interval.low and interval.high <= margin)
 
 
