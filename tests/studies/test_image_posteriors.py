@@ -28,7 +28,7 @@ from burnish.studies.image_posteriors import (
     stream,
     temperature,
 )
-from burnish.studies.image_problem import ImageProblem
+from burnish.studies.image_problem import Setting
 from burnish.target import Target
 
 
@@ -198,7 +198,8 @@ def test_draws_of_another_structure_are_refused(tmp_path, monkeypatch):
     setting = make_setting("ours", tmp_path)
     problem = make_problem(setting)
     assert posterior(problem, RECENTRED).facts["structure"] == "auto"
-    monkeypatch.setattr(ImageProblem, "structure", "diagonal")
+    monkeypatch.setattr(Setting, "structure", "diagonal")
+    problem = make_problem(setting)  # which remembers no Gaussian
     with pytest.raises(ValueError, match=r"must be made with `structure` diagonal, got auto.*Delete it"):
         posterior(problem, RECENTRED)
     path_of(problem, RECENTRED).unlink()
