@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import types
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from burnish.report import image_figures
 from burnish.studies import digits, image_studies, logistic_integral, marginals, records, workspace
 from burnish.studies.image_settings import ImageSettings
 from burnish.studies.image_studies import IMAGE_STUDIES
+from burnish.studies.workspace import VERSION
 
 
 def run(*arguments):
@@ -230,6 +232,28 @@ def test_a_record_of_an_image_study_is_added_to(tmp_path):
     after = json.loads(place.read_text())
     assert list(after["seeds"]) == ["0", "1", "2"]
     assert after["seeds"]["1"] == before["seeds"]["1"]
+
+
+def test_correlation_is_made_from_a_record_of_calibration(tmp_path):
+    rows = {name: {"mmd": k / 8, "few": {"nll": 1.0 + k}} for k, name in enumerate(("HMC", "flow", "LA", "MAP"))}
+    part = {"network": "abc", "rows": rows, "seconds_in_all": 1.0, "origin": {}}
+    config = {"dataset": "fashion-mnist", "protocol": "ours", "made_images": True, **asdict(ImageSettings.small())}
+    config |= {"seeds": [0, 1], "baseline_seeds": [0]}
+    parts = {str(seed): part for seed in config["seeds"]}
+    calibration = {"study": "image-calibration", "version": VERSION, "config": config, "data": {}, "seeds": parts}
+    options = ("study", "correlation", "--small", "--extend", "--out", str(tmp_path))
+    place = tmp_path / "image-calibration-fashion-mnist-ours-small.json"
+    assert_refused(run(*options), 2, "`--extend` must find the record", place.name, "No such file")
+    place.write_text(json.dumps(calibration | {"version": 0}))
+    assert_refused(run(*options), 1, f"`--extend`: {place}", "`version`")
+    place.write_text(json.dumps(calibration))
+    for _ in range(2):  # from that record, and from what the first run left
+        result = run(*options)
+        assert result.exit_code == 0, result.output
+        found = json.loads((tmp_path / "correlation-fashion-mnist-ours-small.json").read_text())
+        assert list(found["seeds"]) == ["0", "1"]
+        assert list(found["seeds"]["0"]["rows"]) == ["flow", "LA", "MAP"]
+        assert found["seeds"]["0"]["rows"]["LA"] == {"mmd": 0.25, "nll": 3.0}
 
 
 @pytest.mark.usefixtures("quick_marginals")

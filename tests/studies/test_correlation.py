@@ -23,6 +23,22 @@ def test_rows_are_those_of_the_table_of_calibration(protocol, column, request):
     json.dumps(part, allow_nan=False)
 
 
+@pytest.mark.parametrize("protocol", ["paper", "ours"])
+def test_a_record_of_calibration_holds_one_of_this_study(protocol, request):
+    methods = request.getfixturevalue(protocol)
+    known = {"network": "abc", "seconds_in_all": 3.0, "origin": {"device": "a CPU"}}
+    part = calibrate(methods) | known
+    part["rows"]["VB"] = {"few": {"nll": 0.1}}  # trained otherwise: without a distance
+    whole = make_record("cifar-10", protocol, part) | {"study": "image-calibration", "seconds": 3.0}
+    whole["config"]["baseline_seeds"] = [0]
+    before = json.dumps(whole)
+    found = correlation.from_calibration(whole)
+    assert json.dumps(whole) == before
+    assert found["study"] == "correlation"
+    assert found["config"] == whole["config"] | {"baseline_seeds": []}
+    assert found["seeds"] == {"0": known | correlation.run_seed(methods) | {"seconds_in_all": 0.0}}
+
+
 def test_the_table_ends_with_pearsons_and_spearmans():
     distance, nll = [0.9, 0.4, 0.35, 0.01, 0.3], [0.31, 0.30, 0.27, 0.271, 0.26]
     names = ["MAP", "LA", "LA-Refine-1", "flow", "recentred LA"]

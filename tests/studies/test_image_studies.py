@@ -1,5 +1,6 @@
 """Records of image studies: what is there is not made again, what fails is said, and what was killed goes on."""
 
+import copy
 import dataclasses
 import errno
 import json
@@ -17,7 +18,7 @@ import torch
 from image_cases import SETTINGS, source
 
 from burnish.errors import FitError
-from burnish.studies import image_studies, marginals, ood
+from burnish.studies import correlation, image_calibration, image_studies, marginals, ood
 from burnish.studies.data import Images
 from burnish.studies.image_settings import ImageSettings
 from burnish.studies.image_studies import IMAGE_STUDIES, check_options, record_image_study
@@ -152,6 +153,25 @@ def test_a_record_is_enough_to_add_what_it_lacks(tmp_path, made, monkeypatch):
     assert list(more["seeds"]) == ["0", "1", "2"]
     assert (more["config"]["seeds"], more["config"]["baseline_seeds"]) == ([0, 1, 2], [1])
     assert {seed: more["seeds"][seed] for seed in "01"} == found["seeds"]
+
+
+def test_correlation_takes_from_a_record_of_calibration_what_it_has(tmp_path, made, monkeypatch):
+    table = {"rows": {name: {"mmd": 0.1, "few": {"nll": 0.2}} for name in ("LA", "HMC")}}
+    monkeypatch.setattr(image_calibration, "run_seed", lambda methods: copy.deepcopy(table))
+    monkeypatch.setattr(image_calibration, "run_baseline", lambda methods: {"rows": {methods.names[0]: {}}})
+    monkeypatch.setattr(correlation, "run_seed", lambda methods: made.append(methods.problem.seed) or {"rows": {}})
+    first = record(tmp_path / "first", "image-calibration", seeds=(0, 1), baseline_seeds=(0,))
+    found = record(tmp_path / "second", "correlation", seeds=(0, 1, 2), earlier=first)
+    assert made == [2]
+    assert (found["study"], found["config"]["baseline_seeds"], list(found["seeds"])) == ("correlation", [], ["0", "1", "2"])
+    assert found["seeds"]["1"]["rows"] == {"LA": {"mmd": 0.1, "nll": 0.2}}
+    again = record(tmp_path / "third", "correlation", seeds=(0, 1, 2), earlier=found)
+    assert (made, again["seeds"]) == ([2], found["seeds"])
+    first["config"]["num_draws"] = 7
+    with pytest.raises(ValueError, match="`earlier` must have `num_draws` 32, got 7"):
+        record(tmp_path / "fourth", "correlation", seeds=(0,), earlier=first)
+    with pytest.raises(ValueError, match="`earlier` must have `study` marginals, got correlation"):
+        record(tmp_path / "fourth", seeds=(0,), earlier=found)
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def study(
     few-vs-many: many draws of a poor posterior against few of a good one.
     flow-from-prior: the paper's flow from a standard normal in place of a Laplace posterior.
     marginals: densities of single weights under each posterior.
-    correlation: distance to HMC against NLL over all methods.
+    correlation: distance to HMC against NLL over all methods; with --extend, from a record of image-calibration in OUT too.
     """
     from burnish.studies.image_studies import IMAGE_STUDIES
     from burnish.studies.records import STUDIES
@@ -133,8 +133,10 @@ def _run_image_study(name: str, options: dict[str, Any], out: Path, as_json: boo
     except (ValueError, TypeError) as error:
         _refuse(_reason(error))
     parts = (name, options.get("dataset", "fashion-mnist"), options.get("protocol", "ours"), scale)
-    place = out / "-".join(filter(None, parts))
-    earlier = _read_record(Path(f"{place}.json"), extend, *wanted[:2])
+    place = earlier_place = out / "-".join(filter(None, parts))
+    if name == "correlation" and extend and not Path(f"{place}.json").exists():
+        earlier_place = out / "-".join(filter(None, ("image-calibration", *parts[1:])))  # which has all its numbers
+    earlier = _read_record(Path(f"{earlier_place}.json"), extend, *wanted[:2])
     made = [folder for folder in (out, work) if not folder.exists()]
     make_folder(out)
     make_folder(work, "--work")
@@ -143,7 +145,7 @@ def _run_image_study(name: str, options: dict[str, Any], out: Path, as_json: boo
         record = record_image_study(name, work=work, settings=settings, earlier=earlier, progress=True, **options)
     except (ValueError, TypeError, OSError, MemoryError, FitError, ModuleNotFoundError) as error:
         _remove_empty(made)
-        _refuse(_reason(error).replace("`earlier`", f"`--extend`: {place}.json"), code=1)
+        _refuse(_reason(error).replace("`earlier`", f"`--extend`: {earlier_place}.json"), code=1)
     for seed, reason in record["failures"].items():
         typer.echo(f"Seed {seed} failed: {reason}", err=True)
     if not record["seeds"]:

@@ -11,13 +11,27 @@ from burnish.studies.image_methods import LABELS, TEMPERATURE, LayerMethods
 from burnish.studies.image_posteriors import BURNISH, FLOW, HMC, RECENTRED
 from burnish.studies.summaries import method_names, method_rows, spread
 
-__all__ = ["run_seed", "summary"]
+__all__ = ["from_calibration", "run_seed", "summary"]
 
 
 def run_seed(methods: LayerMethods) -> dict[str, Any]:
     """Distance and NLL of every method that approximates the target."""
-    part = calibrate(methods)
-    column = "mmd_paper" if methods.problem.setting.protocol == "paper" else "mmd"
+    return _points(calibrate(methods), methods.problem.setting.protocol)
+
+
+def from_calibration(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The record of this study that one of image-calibration holds, also where its networks and draws are gone."""
+    config = {**record["config"], "baseline_seeds": []}  # networks trained otherwise have no distance to HMC
+    parts = {}
+    for seed, part in record["seeds"].items():
+        kept = {"network": part["network"], "seconds_in_all": 0.0, "origin": part["origin"]}
+        parts[seed] = _points(part, config["protocol"]) | kept
+    return {**record, "study": "correlation", "config": config, "seeds": parts}
+
+
+def _points(part: Mapping[str, Any], protocol: str) -> dict[str, Any]:
+    """What results of calibration say about distance and NLL."""
+    column = "mmd_paper" if protocol == "paper" else "mmd"
     rows = {
         name: {"mmd": row[column], "nll": row["few"]["nll"]}
         for name, row in part["rows"].items()

@@ -16,6 +16,7 @@ import torch
 from burnish._checks import check_at_least, check_choice
 from burnish.errors import FitError
 from burnish.progress import Stages
+from burnish.studies import correlation
 from burnish.studies.data import describe, load_images
 from burnish.studies.image_methods import LayerMethods, NetworkMethods
 from burnish.studies.image_posteriors import prepare
@@ -74,7 +75,8 @@ def record_image_study(
         work: folder that keeps networks, draws and results of seeds, for this study and others, now and later.
         settings: other sizes than the paper's.
         small: made images and small sizes, to try it out.
-        earlier: a record of the same study, to which seeds and baselines that it lacks are added.
+        earlier: a record of the same study, to which seeds and baselines that it lacks are added; for correlation, one of
+            image-calibration does as well.
         progress: whether to say on a terminal what is going on.
     """
     if earlier is not None and baseline_seeds is None:
@@ -84,7 +86,9 @@ def record_image_study(
         settings = ImageSettings.small() if small else ImageSettings()
     sizes: dict[str, Any] = finite(asdict(settings))
     common = {"dataset": dataset, "protocol": protocol, "made_images": small, **sizes}
-    known = {} if earlier is None else _check_earlier(earlier, name, common)
+    if earlier is not None:
+        earlier = _check_earlier(earlier, name, common)
+    known = {} if earlier is None else earlier["seeds"]
     source = cache(made_images if small else lambda what, split: load_images(what, split, data))
     setting = Setting(dataset, protocol, settings, source, Workspace(Path(work)), device, small)
     outside = setting.benchmark.outside if name == "ood" else ()
@@ -244,18 +248,18 @@ def _part_name(name: str, setting: Setting, kind: str, seed: int) -> str:
     return "-".join(part for part in (name, setting.dataset, setting.protocol, kind, str(seed)) if part)
 
 
-def _check_earlier(earlier: Mapping[str, Any], name: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The seeds of a record that can be gone on with."""
+def _check_earlier(earlier: Mapping[str, Any], name: str, config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A record of this study that can be gone on with."""
     remedy = "Leave it out to make a record anew."
     if not _is_record(earlier):
         raise ValueError(f"`earlier` must be a record of an image study, got something else. {remedy}")
-    found, parts = earlier["config"], earlier["seeds"]
-    wanted = {"study": name, "version": VERSION, **config}
-    described = {"study": earlier.get("study"), "version": earlier.get("version"), **found}
+    study = "image-calibration" if name == "correlation" and earlier.get("study") == "image-calibration" else name
+    wanted = {"study": study, "version": VERSION, **config}
+    described = {"study": earlier.get("study"), "version": earlier.get("version"), **earlier["config"]}
     for key, value in wanted.items():
         if described.get(key) != value:
             raise ValueError(f"`earlier` must have `{key}` {value}, got {described.get(key)}. {remedy}")
-    return dict(parts)
+    return earlier if study == name else correlation.from_calibration(earlier)
 
 
 def _is_record(record: Any) -> bool:
