@@ -43,7 +43,7 @@ def names() -> list[str]:
 
 def pictured() -> list[str]:
     """Of the records whose figures stand in the pages: of most studies one protocol is enough."""
-    shown = {"image-calibration": PROTOCOLS, "ood": ("ours",), "shift": ("ours",)}
+    shown = {"image-calibration": PROTOCOLS, "ood": ("ours",), "shift": PROTOCOLS}
     wanted = {
         f"{study}-{dataset}-{protocol}"
         for study in IMAGE_STUDIES
@@ -88,7 +88,8 @@ def image_notes(record: dict[str, Any]) -> str:
     """How many networks, draws and points stand behind a table."""
     config, parts = record["config"], record["seeds"]
     count = len(parts)
-    lines = [f"{count} network{'s' if count > 1 else ''} (seeds {', '.join(parts)}), means and standard errors"]
+    spreads = "means; standard errors are in the figure" if record["study"] == "shift" else "means and standard errors"
+    lines = [f"{count} network{'s' if count > 1 else ''} (seeds {', '.join(parts)}), {spreads}"]
     if _is_short(config):
         lines.append(f"trained on {config['num_train']:,} images for {config['num_epochs']} epochs")
     baselines = [kind.upper() for kind in BASELINES if any(kind in part.get("baselines", {}) for part in parts.values())]

@@ -469,6 +469,12 @@ def pages() -> list[Path]:
     return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
+def unshown() -> list[str]:
+    """Records of image studies whose table stands on no page."""
+    shown = {match[2] for page in pages() for match in MARKED.finditer(page.read_text())}
+    return [name for name in names() if name not in shown]
+
+
 def main() -> None:
     """Rewrites the pages, or with --check says which are out of date."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -477,6 +483,8 @@ def main() -> None:
     mixed = mixed_networks()
     if mixed:
         sys.exit(f"records of one data set and protocol must be of the same networks, got others for {', '.join(mixed)}")
+    if unshown():
+        sys.exit(f"records must have a table on a page, got none for {', '.join(unshown())}")
     stale = []
     for page in pages():
         text = page.read_text()
