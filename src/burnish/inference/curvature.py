@@ -36,7 +36,7 @@ def check_dense_memory(
     """Refuses to begin what ends in a d x d matrix, its factor and the inverse of that, where they do not fit."""
     check_memory(
         f"the full Hessian of {dim} parameters",
-        int(_DENSE_COPIES.get(dtype, 3.8) * dim**2 * 8),
+        int(_DENSE_COPIES.get(dtype, max(_DENSE_COPIES.values())) * dim**2 * 8),
         device,
         alternative,
     )

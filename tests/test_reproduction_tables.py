@@ -1,0 +1,97 @@
+"""Tables of docs/reproduction: which records they are of, and what is said of how those were made."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+
+
+@pytest.fixture(scope="module")
+def tables():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(BENCHMARKS))
+        import reproduction_tables
+
+        yield reproduction_tables
+    sys.modules.pop("reproduction_tables")
+
+
+def write(folder, name, **changes):
+    """A record as studies leave it, in little; the name says what of."""
+    study, dataset, protocol = name.removesuffix("-short").replace("cifar-10", "cifar10").rsplit("-", 2)
+    config = {"dataset": dataset.replace("cifar10", "cifar-10"), "protocol": protocol, "few": 20, "num_draws": 600}
+    config |= {"num_train": 10_000, "num_epochs": 20} if name.endswith("-short") else {"num_train": None}
+    record = {"study": study, "config": config, "data": {"a": "some images"}, "failures": {}, "seeds": {}} | changes
+    (folder / f"{name}.json").write_text(json.dumps(record))
+    return record
+
+
+def part(network="abc", **rows):
+    return {"network": network, "origin": {}, "rows": rows}
+
+
+@pytest.fixture
+def folder(tables, tmp_path, monkeypatch):
+    """In place of that of the committed records."""
+    monkeypatch.setattr(tables, "FOLDER", tmp_path)
+    return tmp_path
+
+
+def test_short_records_stand_beside_whole_ones(tables, folder):
+    known = ["ood-cifar-10-paper", "ood-cifar-10-ours", "ood-cifar-10-ours-short", "correlation-cifar-10-ours"]
+    for name in (*known, "ood-cifar-10-ours-small", "something-else"):
+        (folder / f"{name}.json").write_text("{}")
+    assert tables.names() == known
+    assert tables.pictured() == ["ood-cifar-10-ours", "ood-cifar-10-ours-short"]
+    assert tables.claimed() == ["ood-ours", "ood-ours-short", "ood-paper"]
+
+
+def test_claims_do_not_mix_short_records_with_whole_ones(tables, folder, monkeypatch):
+    for name in ("ood-cifar-10-ours", "ood-cifar-10-ours-short", "ood-cifar-10-paper"):
+        write(folder, name)
+    read = []
+    monkeypatch.setattr(tables, "ood_claims", lambda records: read.append([record["config"] for record in records]) or [])
+    for name in tables.claimed():
+        tables.claim_list(name)
+    found = [[(config["protocol"], config["num_train"]) for config in configs] for configs in read]
+    assert found == [[("ours", None)], [("ours", 10_000)], [("paper", None)]]
+
+
+def test_networks_of_short_records_may_be_others(tables, folder):
+    for name, network in (("ood-cifar-10-ours", "abc"), ("shift-cifar-10-ours", "abc"), ("ood-cifar-10-ours-short", "def")):
+        write(folder, name, seeds={"3": part(network)})
+    assert tables.mixed_networks() == []
+    write(folder, "marginals-cifar-10-ours", seeds={"3": part("ghi")})
+    assert tables.mixed_networks() == ["cifar-10 ours 3"]
+
+
+def test_notes_say_what_stands_behind_a_table(tables, folder):
+    def notes(name, count=2):
+        return tables.image_notes(write(folder, name, seeds={str(seed): part() for seed in range(count)}))
+
+    assert notes("ood-cifar-10-ours") == (
+        "2 networks (seeds 0, 1), means and standard errors; predictions by 20 draws. Data: some images."
+    )
+    assert notes("marginals-cifar-10-ours-short", 1) == (
+        "1 network (seeds 0), means and standard errors; trained on 10,000 images for 20 epochs. Data: some images."
+    )
+    assert "(seeds 0, 1), means; standard errors are in the figure;" in notes("shift-cifar-10-ours")
+    assert "predictions by 20 draws; of HMC by 600." in notes("shift-cifar-10-paper")
+
+
+def test_a_record_without_a_place_on_a_page_is_named(tmp_path):
+    """Its table would be missing without a word."""
+    code = (
+        "import sys; sys.path.insert(0, sys.argv.pop(1))\n"
+        "import reproduction_tables, tables\n"
+        "known = tables.names()\n"
+        "tables.names = lambda: [*known, 'ood-new-ours']\n"
+        "tables.main()\n"
+    )
+    command = [sys.executable, "-c", code, str(BENCHMARKS), "--check"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "records must have a table on a page, got none for ood-new-ours\n")
