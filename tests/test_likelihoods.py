@@ -185,6 +185,11 @@ def test_probs_are_differentiable(name):
     torch.testing.assert_close(values, expected)
 
 
+def test_probs_of_one_point_need_not_be_contiguous():
+    logits = draw(6)
+    torch.testing.assert_close(Categorical().probs(logits[::2]), logits[::2].contiguous().softmax(-1))
+
+
 def test_regression_has_no_probs():
     with pytest.raises(TypeError, match="GaussianNoise has no classes, so no probabilities; use the predicted mean"):
         GaussianNoise(1.0).probs(torch.zeros(2, 1))

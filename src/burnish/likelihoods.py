@@ -150,7 +150,9 @@ class Categorical(Likelihood):
         return _log_mean_exp(outputs.transpose(-1, -2).log_softmax(-2), weights).transpose(-1, -2)
 
     def probs(self, outputs: Tensor) -> Tensor:
-        return outputs.softmax(-1)
+        if outputs.ndim == 1 or outputs.stride(-1) == 1:
+            return outputs.softmax(-1)
+        return outputs.transpose(-1, -2).softmax(-2).transpose(-1, -2)  # without a copy, as above
 
 
 def _log_mean_exp(values: Tensor, weights: Tensor | None) -> Tensor:

@@ -63,6 +63,8 @@ def test_sets_are_disjoint_and_together_all_draws(ours):
     assert len(sets) == SETTINGS.num_draws // SETTINGS.few
     torch.testing.assert_close(sets[0], ours.predict(RECENTRED, "test", SETTINGS.few).probs)
     torch.testing.assert_close(sets.mean(0), ours.predict(RECENTRED, "test", SETTINGS.num_draws).probs)
+    torch.testing.assert_close(ours.sets(RECENTRED, "test", SETTINGS.few, 2), sets[:2])
+    assert ours.sets(MAP, "test", SETTINGS.few, 2).shape == ours.sets(MAP, "test", SETTINGS.few).shape
     assert ours.sets(RECENTRED, "test", 10 * SETTINGS.num_draws).shape[0] == 1
 
 

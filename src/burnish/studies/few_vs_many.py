@@ -1,6 +1,7 @@
 """Many draws of a poor posterior against few draws of a good one, and against an approximation without draws."""
 
 from collections.abc import Mapping
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -33,16 +34,17 @@ def run_seed(methods: LayerMethods) -> dict[str, Any]:
     for start in range(0, count, _BLOCK):
         block = base.sample(min(_BLOCK, count - start), generator=generator)
         probs += grouped_probs(problem.model, block, inputs, len(block)).squeeze(0) * (len(block) / count)
+    averaged = cache(partial(_averaged, methods))  # rows are points of the curves
     rows = {
         f"LA S={count}": _score(probs, labels),
-        f"HMC S={_FEW}": _averaged(methods, HMC, _FEW),
-        f"HMC S={settings.num_draws}": _averaged(methods, HMC, settings.num_draws),
+        f"HMC S={_FEW}": averaged(HMC, _FEW),
+        f"HMC S={settings.num_draws}": averaged(HMC, settings.num_draws),
         "MPA": _score(predict(problem.model, base, inputs, method="probit").probs, labels),
-        f"{RECENTRED} S={_FEW}": _averaged(methods, RECENTRED, _FEW),
-        f"{BURNISH} S={_FEW}": _averaged(methods, BURNISH, _FEW),
+        f"{RECENTRED} S={_FEW}": averaged(RECENTRED, _FEW),
+        f"{BURNISH} S={_FEW}": averaged(BURNISH, _FEW),
     }
     counts = [number for number in _COUNTS if number <= settings.num_draws]
-    curves = {name: [_averaged(methods, name, number) for number in counts] for name in (LA, RECENTRED, BURNISH, HMC)}
+    curves = {name: [averaged(name, number) for number in counts] for name in (LA, RECENTRED, BURNISH, HMC)}
     return {"rows": rows, "counts": counts, "curves": curves}
 
 
@@ -66,7 +68,7 @@ def summary(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
 def _averaged(methods: LayerMethods, name: str, count: int) -> dict[str, float]:
     """Scores by so many draws, over several sets of them."""
     labels = methods.setting.labels("test")
-    scores = [_score(probs, labels) for probs in methods.sets(name, "test", count)[:_MAX_SETS]]
+    scores = [_score(probs, labels) for probs in methods.sets(name, "test", count, _MAX_SETS)]
     return {key: sum(score[key] for score in scores) / len(scores) for key in scores[0]}
 
 

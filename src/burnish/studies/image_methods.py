@@ -60,8 +60,8 @@ class Methods(Protocol):
     def predict(self, name: str, images: str, num_samples: int) -> Prediction:
         """For images of a name that `Setting.pixels` knows; by so many draws where a method has draws."""
 
-    def sets(self, name: str, images: str, num_samples: int) -> Tensor:
-        """Probabilities (sets, N, C) by disjoint sets of so many draws; one set where a method has no draws."""
+    def sets(self, name: str, images: str, num_samples: int, max_sets: int | None = None) -> Tensor:
+        """Probabilities (sets, N, C) by disjoint sets of so many draws, all or the first of them; one without draws."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,9 +90,10 @@ class LayerMethods:
         model, theta = self._layer(name)
         return predict_at(model, theta[:num_samples], self.problem.features(images), keep_samples=False)
 
-    def sets(self, name: str, images: str, num_samples: int) -> Tensor:
-        """Probabilities (sets, N, C) by disjoint sets of so many draws; one set where a method has no draws."""
+    def sets(self, name: str, images: str, num_samples: int, max_sets: int | None = None) -> Tensor:
+        """Probabilities (sets, N, C) by disjoint sets of so many draws, all or the first of them; one without draws."""
         model, theta = self._layer(name)
+        theta = theta if max_sets is None else theta[: max_sets * num_samples]
         return grouped_probs(model, theta, self.problem.features(images), min(num_samples, len(theta)))
 
     def seen(self, draws: Tensor) -> tuple[Model, Tensor]:
@@ -140,7 +141,7 @@ class NetworkMethods:
         model = Model(LinearHead(1, outputs.shape[-1]), Categorical())  # of which only the likelihood is used
         return average_outputs(model, outputs, keep_samples=False)
 
-    def sets(self, name: str, images: str, num_samples: int) -> Tensor:
+    def sets(self, name: str, images: str, num_samples: int, max_sets: int | None = None) -> Tensor:
         """Probabilities (1, N, C)."""
         return self.predict(name, images, num_samples).probs.unsqueeze(0)
 
@@ -185,6 +186,6 @@ def grouped_probs(model: Model, theta: Tensor, inputs: Tensor, num_samples: int)
     rows = max(1, _CHUNK_ENTRIES // (len(theta) * model.head.num_outputs))
     parts = []
     for x in torch.split(inputs, rows):
-        probs = model.likelihood.probs(model(theta, x))
-        parts.append(probs.view(-1, num_samples, *probs.shape[1:]).mean(1))
-    return torch.cat(parts, dim=1)
+        probs = model.likelihood.probs(model(theta, x)).transpose(-1, -2)  # (S, C, n), as heads lay outputs out
+        parts.append(probs.reshape(-1, num_samples, *probs.shape[1:]).mean(1))
+    return torch.cat(parts, dim=-1).transpose(-1, -2)
