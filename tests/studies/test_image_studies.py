@@ -201,7 +201,7 @@ def test_results_of_another_network_are_refused(tmp_path, made, monkeypatch):
     first = record(tmp_path, seeds=(0, 1))
     assert [part["network"] for part in first["seeds"].values()] == ["network 0", "network 1"]
     for folder in (tmp_path, tmp_path / "elsewhere"):
-        (folder / "networks").mkdir(parents=True)
+        (folder / "networks").mkdir(parents=True, exist_ok=True)
         (folder / "networks" / "made-fashion-mnist-ours-1.safetensors").touch()  # trained anew
     monkeypatch.setattr(
         image_studies, "ImageProblem", lambda setting, seed: types.SimpleNamespace(setting=setting, seed=seed, digest="new")
@@ -211,6 +211,21 @@ def test_results_of_another_network_are_refused(tmp_path, made, monkeypatch):
         record(tmp_path, seeds=(0, 1))
     with pytest.raises(ValueError, match=text):
         record(tmp_path / "elsewhere", seeds=(0, 1), earlier=first)
+
+
+@pytest.mark.usefixtures("made")
+def test_memory_for_a_covariance_is_asked_for_before_networks_are_trained_and_not_after(tmp_path, monkeypatch):
+    def refuse(setting):
+        raise MemoryError("too large")
+
+    monkeypatch.setattr(image_studies.Setting, "check_memory", refuse)
+    with pytest.raises(MemoryError, match="too large"):
+        record(tmp_path, seeds=(0,))
+    (tmp_path / "networks").mkdir(parents=True, exist_ok=True)
+    (tmp_path / "networks" / "made-fashion-mnist-ours-0.safetensors").touch()  # its posteriors may be there as well
+    assert list(record(tmp_path, seeds=(0,))["seeds"]) == ["0"]
+    with pytest.raises(MemoryError, match="too large"):
+        record(tmp_path, seeds=(0, 1))
 
 
 def test_studies_data_sets_and_protocols_do_not_share_parts(tmp_path, made, monkeypatch):

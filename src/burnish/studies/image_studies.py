@@ -199,7 +199,7 @@ def _run(
     """Adds what is missing."""
     study = _module(name)
     lacking = results.missing("", seeds)
-    if lacking:
+    if not all(_is_trained(setting, seed) for seed in lacking):
         setting.check_memory()
     failed = train_missing(setting, setting.protocol, lacking, progress=progress)
     for seed, reason in failed.items():
