@@ -42,7 +42,7 @@ def names() -> list[str]:
 
 
 def pictured() -> list[str]:
-    """Of the records whose figures stand in the pages: of most studies one protocol is enough."""
+    """Of the records whose figures stand in the pages: of most studies one protocol is enough; short ones have one."""
     shown = {"image-calibration": PROTOCOLS, "ood": ("ours",), "shift": PROTOCOLS}
     wanted = {
         f"{study}-{dataset}-{protocol}"
@@ -50,7 +50,7 @@ def pictured() -> list[str]:
         for dataset in BENCHMARKS
         for protocol in shown.get(study, ("paper",))
     }
-    return [name for name in names() if name.removesuffix("-short") in wanted]
+    return [name for name in names() if name in wanted or name.endswith("-short")]
 
 
 def read(name: str) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def image_notes(record: dict[str, Any]) -> str:
     """How many networks, draws and points stand behind a table."""
     config, parts = record["config"], record["seeds"]
     count = len(parts)
-    spreads = "means; standard errors are in the figure" if record["study"] == "shift" else "means and standard errors"
+    spreads = "means; the record has those of every network" if record["study"] == "shift" else "means and standard errors"
     lines = [f"{count} network{'s' if count > 1 else ''} (seeds {', '.join(parts)}), {spreads}"]
     if _is_short(config):
         lines.append(f"trained on {config['num_train']:,} images for {config['num_epochs']} epochs")
@@ -97,6 +97,8 @@ def image_notes(record: dict[str, Any]) -> str:
         whole = ", trained on the validation points too" if config["protocol"] == "ours" and not _is_short(config) else ""
         lines.append(f"{' and '.join(baselines)} of seeds {', '.join(map(str, config['baseline_seeds']))}{whole}")
     lines += _draws(record)
+    if any("source" in part for part in parts.values()):
+        lines.append("from the record of image-calibration")
     if record["failures"]:
         lines.append("failed: " + "; ".join(f"{seed}: {reason}" for seed, reason in record["failures"].items()))
     sets = "; ".join(record["data"].values())

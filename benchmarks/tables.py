@@ -483,8 +483,9 @@ def main() -> None:
     mixed = mixed_networks()
     if mixed:
         sys.exit(f"records of one data set and protocol must be of the same networks, got others for {', '.join(mixed)}")
-    if unshown():
-        sys.exit(f"records must have a table on a page, got none for {', '.join(unshown())}")
+    lost = unshown()
+    if lost:
+        sys.exit(f"records must have a table on a page, got none for {', '.join(lost)}")
     stale = []
     for page in pages():
         text = page.read_text()

@@ -243,17 +243,23 @@ def test_correlation_is_made_from_a_record_of_calibration(tmp_path):
     calibration = {"study": "image-calibration", "version": VERSION, "config": config, "data": {}, "seeds": parts}
     options = ("study", "correlation", "--small", "--extend", "--out", str(tmp_path))
     place = tmp_path / "image-calibration-fashion-mnist-ours-small.json"
-    assert_refused(run(*options), 2, "`--extend` must find the record", place.name, "No such file")
+    own = tmp_path / "correlation-fashion-mnist-ours-small.json"
+    assert_refused(run(*options), 2, f"`--extend` must find the record {own} or {place}, got neither. Leave it out")
     place.write_text(json.dumps(calibration | {"version": 0}))
     assert_refused(run(*options), 1, f"`--extend`: {place}", "`version`")
     place.write_text(json.dumps(calibration))
-    for _ in range(2):  # from that record, and from what the first run left
+    more = calibration | {"config": config | {"seeds": [0, 1, 2]}, "seeds": parts | {"2": part}}
+    # from that record, from what the first run left, and from one that has got a seed more
+    for text, seeds in ((calibration, "01"), (calibration, "01"), (more, "012")):
+        place.write_text(json.dumps(text))
         result = run(*options)
         assert result.exit_code == 0, result.output
-        found = json.loads((tmp_path / "correlation-fashion-mnist-ours-small.json").read_text())
-        assert list(found["seeds"]) == ["0", "1"]
+        found = json.loads(own.read_text())
+        assert list(found["seeds"]) == list(seeds)
         assert list(found["seeds"]["0"]["rows"]) == ["flow", "LA", "MAP"]
         assert found["seeds"]["0"]["rows"]["LA"] == {"mmd": 0.25, "nll": 3.0}
+    own.write_text("{")  # damaged, with all of it beside it
+    assert run(*options).exit_code == 0
 
 
 @pytest.mark.usefixtures("quick_marginals")

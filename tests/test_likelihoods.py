@@ -185,6 +185,13 @@ def test_probs_are_differentiable(name):
     torch.testing.assert_close(values, expected)
 
 
+def test_probs_keep_the_layout_of_outputs():
+    logits = draw(2, 5, NUM_POINTS).transpose(-1, -2)  # as heads hand them over
+    probs = Categorical().probs(logits)
+    assert probs.stride() == logits.stride()
+    torch.testing.assert_close(probs, logits.contiguous().softmax(-1))
+
+
 def test_probs_of_one_point_need_not_be_contiguous():
     logits = draw(6)
     torch.testing.assert_close(Categorical().probs(logits[::2]), logits[::2].contiguous().softmax(-1))

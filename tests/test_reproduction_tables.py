@@ -42,11 +42,12 @@ def folder(tables, tmp_path, monkeypatch):
 
 
 def test_short_records_stand_beside_whole_ones(tables, folder):
-    known = ["ood-cifar-10-paper", "ood-cifar-10-ours", "ood-cifar-10-ours-short", "correlation-cifar-10-ours"]
+    known = ["ood-cifar-10-paper", "ood-cifar-10-ours", "ood-cifar-10-ours-short", "marginals-cifar-10-ours"]
+    known += ["correlation-cifar-10-ours-short"]
     for name in (*known, "ood-cifar-10-ours-small", "something-else"):
         (folder / f"{name}.json").write_text("{}")
     assert tables.names() == known
-    assert tables.pictured() == ["ood-cifar-10-ours", "ood-cifar-10-ours-short"]
+    assert tables.pictured() == ["ood-cifar-10-ours", "ood-cifar-10-ours-short", "correlation-cifar-10-ours-short"]
     assert tables.claimed() == ["ood-ours", "ood-ours-short", "ood-paper"]
 
 
@@ -79,7 +80,7 @@ def test_notes_say_what_stands_behind_a_table(tables, folder):
     assert notes("marginals-cifar-10-ours-short", 1) == (
         "1 network (seeds 0), means and standard errors; trained on 10,000 images for 20 epochs. Data: some images."
     )
-    assert "(seeds 0, 1), means; standard errors are in the figure;" in notes("shift-cifar-10-ours")
+    assert "(seeds 0, 1), means; the record has those of every network;" in notes("shift-cifar-10-ours")
     assert "predictions by 20 draws; of HMC by 600." in notes("shift-cifar-10-paper")
 
 

@@ -36,7 +36,9 @@ def test_a_record_of_calibration_holds_one_of_this_study(protocol, request):
     assert json.dumps(whole) == before
     assert found["study"] == "correlation"
     assert found["config"] == whole["config"] | {"baseline_seeds": []}
-    assert found["seeds"] == {"0": known | correlation.run_seed(methods) | {"seconds_in_all": 0.0}}
+    assert found["seeds"] == {
+        "0": known | correlation.run_seed(methods) | {"source": "image-calibration", "seconds_in_all": 0.0}
+    }
 
 
 def test_the_table_ends_with_pearsons_and_spearmans():

@@ -64,5 +64,4 @@ def test_the_table_has_printed_columns_under_the_papers_protocol():
     assert header == ["method", "NLL", "the paper's ECE, %", "ECE, %", "printed NLL", "printed ECE, %"]
     assert rows[0] == ["LA S=10000", "0.3000 ± 0.0000", "10.0 ± 0.0", "5.0 ± 0.0", "0.311", "10.5"]
     assert rows[2][4:] == ["", ""]
-    _, rows = few_vs_many.summary(make_record("fashion-mnist", "ours", part))
-    assert all(row[4:] == ["", ""] for row in rows)
+    assert few_vs_many.summary(make_record("fashion-mnist", "ours", part))[0] == header[:4]

@@ -170,6 +170,12 @@ def test_correlation_takes_from_a_record_of_calibration_what_it_has(tmp_path, ma
     first["config"]["num_draws"] = 7
     with pytest.raises(ValueError, match="`earlier` must have `num_draws` 32, got 7"):
         record(tmp_path / "fourth", "correlation", seeds=(0,), earlier=first)
+    first["config"]["num_draws"] = found["config"]["num_draws"]
+    for key in ("network", "rows"):
+        broken = copy.deepcopy(first)
+        broken["seeds"]["1"].pop(key)
+        with pytest.raises(ValueError, match=f"`earlier` must have network, .* of every seed, got none: '{key}'. Leave"):
+            record(tmp_path / "fourth", "correlation", seeds=(0,), earlier=broken)
     with pytest.raises(ValueError, match="`earlier` must have `study` marginals, got correlation"):
         record(tmp_path / "fourth", seeds=(0,), earlier=found)
 

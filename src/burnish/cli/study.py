@@ -133,10 +133,11 @@ def _run_image_study(name: str, options: dict[str, Any], out: Path, as_json: boo
     except (ValueError, TypeError) as error:
         _refuse(_reason(error))
     parts = (name, options.get("dataset", "fashion-mnist"), options.get("protocol", "ours"), scale)
-    place = earlier_place = out / "-".join(filter(None, parts))
-    if name == "correlation" and extend and not Path(f"{place}.json").exists():
-        earlier_place = out / "-".join(filter(None, ("image-calibration", *parts[1:])))  # which has all its numbers
-    earlier = _read_record(Path(f"{earlier_place}.json"), extend, *wanted[:2])
+    place = out / "-".join(filter(None, parts))
+    source = Path(f"{place}.json")
+    if extend and name == "correlation":
+        source = _richer(source, out / f"{'-'.join(filter(None, ('image-calibration', *parts[1:])))}.json")
+    earlier = _read_record(source, extend, *wanted[:2])
     made = [folder for folder in (out, work) if not folder.exists()]
     make_folder(out)
     make_folder(work, "--work")
@@ -145,7 +146,7 @@ def _run_image_study(name: str, options: dict[str, Any], out: Path, as_json: boo
         record = record_image_study(name, work=work, settings=settings, earlier=earlier, progress=True, **options)
     except (ValueError, TypeError, OSError, MemoryError, FitError, ModuleNotFoundError) as error:
         _remove_empty(made)
-        _refuse(_reason(error).replace("`earlier`", f"`--extend`: {earlier_place}.json"), code=1)
+        _refuse(_reason(error).replace("`earlier`", f"`--extend`: {source}"), code=1)
     for seed, reason in record["failures"].items():
         typer.echo(f"Seed {seed} failed: {reason}", err=True)
     if not record["seeds"]:
@@ -164,6 +165,20 @@ def _remove_empty(folders: Sequence[Path]) -> None:
     for folder in reversed(folders):
         with contextlib.suppress(OSError):  # where something has been written
             folder.rmdir()
+
+
+def _richer(own: Path, other: Path) -> Path:
+    """Of a study's record and another that has all its numbers, the one with more seeds."""
+    if not own.exists() and not other.exists():
+        _refuse(f"`--extend` must find the record {own} or {other}, got neither. Leave it out to make the record anew.")
+
+    def seeds(path: Path) -> set[str]:
+        try:
+            return {*json.loads(path.read_bytes())["seeds"]}
+        except (OSError, ValueError, KeyError, TypeError):
+            return set()
+
+    return other if seeds(own) < seeds(other) or not own.exists() else own
 
 
 def _read_record(path: Path, extend: bool, seeds: Sequence[int], baseline_seeds: Sequence[int]) -> Any:

@@ -24,7 +24,7 @@ def from_calibration(record: Mapping[str, Any]) -> dict[str, Any]:
     config = {**record["config"], "baseline_seeds": []}  # networks trained otherwise have no distance to HMC
     parts = {}
     for seed, part in record["seeds"].items():
-        kept = {"network": part["network"], "seconds_in_all": 0.0, "origin": part["origin"]}
+        kept = {"network": part["network"], "source": record["study"], "seconds_in_all": 0.0, "origin": part["origin"]}
         parts[seed] = _points(part, config["protocol"]) | kept
     return {**record, "study": "correlation", "config": config, "seeds": parts}
 

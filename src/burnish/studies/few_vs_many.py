@@ -34,7 +34,7 @@ def run_seed(methods: LayerMethods) -> dict[str, Any]:
     for start in range(0, count, _BLOCK):
         block = base.sample(min(_BLOCK, count - start), generator=generator)
         probs += grouped_probs(problem.model, block, inputs, len(block)).squeeze(0) * (len(block) / count)
-    averaged = cache(partial(_averaged, methods))  # rows are points of the curves
+    averaged = cache(partial(_averaged, methods))  # most rows are points of the curves
     rows = {
         f"LA S={count}": _score(probs, labels),
         f"HMC S={_FEW}": averaged(HMC, _FEW),
@@ -51,8 +51,8 @@ def run_seed(methods: LayerMethods) -> dict[str, Any]:
 def summary(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Header and rows: NLL and calibration errors, means and standard errors over seeds."""
     title = BENCHMARKS[record["config"]["dataset"]].title
-    parts = list(record["seeds"].values())
-    rows = []
+    parts, comparable = list(record["seeds"].values()), is_comparable(record["config"])
+    header, rows = ["method", "NLL", "the paper's ECE, %", "ECE, %"], []
     for name in method_names(parts):
         found = method_rows(parts, name)
         cells = [
@@ -61,8 +61,8 @@ def summary(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
             spread([row["ece"] for row in found], 1, 100.0),
         ]
         known = [printed_text("few_vs_many_samples", title, name, key) for key in ("nll", "ece")]
-        rows.append([name, *cells, *(known if is_comparable(record["config"]) else ("", ""))])
-    return ["method", "NLL", "the paper's ECE, %", "ECE, %", "printed NLL", "printed ECE, %"], rows
+        rows.append([name, *cells, *(known if comparable else ())])
+    return header + (["printed NLL", "printed ECE, %"] if comparable else []), rows
 
 
 def _averaged(methods: LayerMethods, name: str, count: int) -> dict[str, float]:

@@ -199,7 +199,7 @@ def _run(
     """Adds what is missing."""
     study = _module(name)
     lacking = results.missing("", seeds)
-    if not all(_is_trained(setting, seed) for seed in lacking):
+    if not all(_is_trained(setting, seed) for seed in lacking):  # posteriors of those that are may be there as well
         setting.check_memory()
     failed = train_missing(setting, setting.protocol, lacking, progress=progress)
     for seed, reason in failed.items():
@@ -259,7 +259,14 @@ def _check_earlier(earlier: Mapping[str, Any], name: str, config: Mapping[str, A
     for key, value in wanted.items():
         if described.get(key) != value:
             raise ValueError(f"`earlier` must have `{key}` {value}, got {described.get(key)}. {remedy}")
-    return earlier if study == name else correlation.from_calibration(earlier)
+    if study == name:
+        return earlier
+    try:
+        return correlation.from_calibration(earlier)
+    except (KeyError, TypeError) as error:
+        raise ValueError(
+            f"`earlier` must have network, distances and NLLs of every seed, got none: {error}. {remedy}"
+        ) from error
 
 
 def _is_record(record: Any) -> bool:
