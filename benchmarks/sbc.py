@@ -129,7 +129,8 @@ def simulate(problem: Problem, *, generator: torch.Generator) -> Simulation:
         noise = torch.randn(outputs.shape, generator=generator, dtype=torch.float64)
         targets = outputs + problem.likelihood.std * noise
     else:
-        targets = torch.multinomial(problem.likelihood.probs(outputs), 1, generator=generator).squeeze(1)
+        probs = problem.likelihood.probs(outputs).contiguous()  # labels are drawn in the order of memory
+        targets = torch.multinomial(probs, 1, generator=generator).squeeze(1)
     target = Target(model, Batch(inputs[1:], targets), problem.prior_precision, problem.prior_mean)
     return Simulation(target, truth, inputs[:1])
 

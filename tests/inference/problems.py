@@ -36,7 +36,7 @@ def classification(
     likelihood = Categorical() if likelihood is None else likelihood
     head = LinearHead(num_features, num_outputs, bias)
     theta = torch.randn(head.dim, generator=generator, dtype=torch.float64).to(dtype)
-    probs = likelihood.probs(head(theta, inputs)).double()
+    probs = likelihood.probs(head(theta, inputs)).double().contiguous()  # labels are drawn in the order of memory
     labels = torch.multinomial(probs, 1, generator=generator).squeeze(1)
     weights = torch.rand(num_points, generator=generator) + 0.5 if weighted else None
     return Target.last_layer(
