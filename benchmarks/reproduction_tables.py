@@ -88,8 +88,12 @@ def image_notes(record: dict[str, Any]) -> str:
     """How many networks, draws and points stand behind a table."""
     config, parts = record["config"], record["seeds"]
     count = len(parts)
-    spreads = "means; the record has those of every network" if record["study"] == "shift" else "means and standard errors"
-    lines = [f"{count} network{'s' if count > 1 else ''} (seeds {', '.join(parts)}), {spreads}"]
+    spreads = (
+        ", means; the record has those of every network" if record["study"] == "shift" else ", means and standard errors"
+    )
+    lines = [
+        f"{count} networks (seeds {', '.join(parts)}){spreads}" if count > 1 else f"1 network (seed {next(iter(parts))})"
+    ]
     if _is_short(config):
         lines.append(f"trained on {config['num_train']:,} images for {config['num_epochs']} epochs")
     baselines = [kind.upper() for kind in BASELINES if any(kind in part.get("baselines", {}) for part in parts.values())]

@@ -78,7 +78,7 @@ def test_notes_say_what_stands_behind_a_table(tables, folder):
         "2 networks (seeds 0, 1), means and standard errors; predictions by 20 draws. Data: some images."
     )
     assert notes("marginals-cifar-10-ours-short", 1) == (
-        "1 network (seeds 0), means and standard errors; trained on 10,000 images for 20 epochs. Data: some images."
+        "1 network (seed 0); trained on 10,000 images for 20 epochs. Data: some images."
     )
     assert "(seeds 0, 1), means; the record has those of every network;" in notes("shift-cifar-10-ours")
     assert "predictions by 20 draws; of HMC by 600." in notes("shift-cifar-10-paper")
