@@ -360,3 +360,25 @@ def test_wrong_data_are_refused():
         choose_target(Model(LinearHead(5, 4), Categorical()), noise(24), train, validation)
     with pytest.raises(ValueError, match=r"must have shape \(N, 4\)"):
         choose_target(Model(model.head, GaussianNoise(1.0)), truth, train, validation)
+
+
+@pytest.mark.parametrize("data", ["both", "validation", "training"])
+def test_the_data_can_be_given(data):
+    model, truth, train, validation, _ = with_held_out()
+    target = choose_target(model, 3.0 * truth, train, validation, data=data)
+    assert {candidate.data for candidate in target.tuning.candidates} == {data}
+    assert len(target.data) == len(combine(data, train, validation))
+
+
+def test_what_is_not_fitted_on_does_not_matter():
+    model, truth, train, validation, _ = with_held_out()
+    first = choose_target(model, 3.0 * truth, train, validation, data="validation")
+    second = choose_target(model, 3.0 * truth, validation, validation, data="validation")
+    assert first.tuning == second.tuning
+    assert torch.equal(first.prior_mean, second.prior_mean)
+
+
+def test_data_of_another_name_are_refused():
+    model, truth, train, validation, _ = with_held_out()
+    with pytest.raises(ValueError, match="`data` must be one of 'auto', 'both'"):
+        choose_target(model, truth, train, validation, data="test")

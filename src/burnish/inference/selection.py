@@ -43,6 +43,7 @@ def choose_target(
     *,
     prior_mean: str | float | Tensor = "auto",
     prior_precision: str | float | Tensor = "auto",
+    data: str = "auto",
     estimated_noise: bool = False,
 ) -> Target:
     """The target whose posterior predicts best: prior mean, prior precision, and the data to fit on.
@@ -61,8 +62,10 @@ def choose_target(
         validation: features and targets that it was not.
         prior_mean: "auto", one of "zero", "head" and "scaled head" (by temperature), a number, or a vector (d,).
         prior_precision: "auto", a number, or a vector (d,), for which the data are not chosen but the training set.
+        data: "auto", or one of "both", "validation" and "training" to fit on these alone; for `validation` only.
         estimated_noise: whether a regressor's noise was estimated on `validation`, so that scoring must do without it.
     """
+    check_choice("data", data, ("auto", *DATA))
     _ = model.linear_head  # refuses networks before any work
     check_prior(prior_mean, prior_precision, held_out=validation is not None)
     train = Target(model, train, 1.0).data  # with canonical targets, or refused
@@ -76,7 +79,8 @@ def choose_target(
         return Target(model, train, prior_precision, mean, PriorTuning("given", (), name, math.nan, False))
     if validation is not None:
         folds = make_folds(model, theta, train, validation, prior_mean, estimated_noise=estimated_noise)
-        tuning = _tune(folds, None if isinstance(prior_precision, str) else [float(prior_precision)])
+        kinds = DATA if data == "auto" else (data,)
+        tuning = _tune(folds, None if isinstance(prior_precision, str) else [float(prior_precision)], kinds)
         return Target(model, combine(tuning.data, train, validation), tuning.precision, means[tuning.prior_mean], tuning)
     if not isinstance(prior_precision, str):
         tuning = PriorTuning("given", (), name, float(prior_precision), False)
@@ -120,16 +124,16 @@ class _Trial:
         return float((weights.square() @ self.doubts[points]).sqrt() / weights.sum())
 
 
-def _tune(folds: Folds, precisions: Sequence[float] | None) -> PriorTuning:
+def _tune(folds: Folds, precisions: Sequence[float] | None, kinds: Sequence[str] = DATA) -> PriorTuning:
     """The default, or what is convincingly better. One fold decides what is worth scoring on the others."""
     path = [step * folds.unit for step in _PATH] if precisions is None else list(precisions)
     goal = _DEFAULT_PRECISION * folds.unit if precisions is None else path[0]
     means = [name for name in PRIOR_MEANS if name in folds.parts[0].prior_means] or ["given"]
-    scored = [_score(folds, number, (DATA[0], means[0], goal), None, None) for number in range(len(folds.parts))]
+    scored = [_score(folds, number, (kinds[0], means[0], goal), None, None) for number in range(len(folds.parts))]
     default, reference = _join([trial for trial, _ in scored]), [classes for _, classes in scored]
     first: list[_Trial] = []
     if len(folds.train) * folds.model.head.dim <= _MANY_ENTRIES:
-        first = [trial for data in DATA for name in means for trial in _follow_path(folds, data, name, path, reference)]
+        first = [trial for data in kinds for name in means for trial in _follow_path(folds, data, name, path, reference)]
     hopeful = [trial for trial in first if trial.choice != default.choice and sum(trial.over(default)) >= 0.0]
     trials = [default]
     for trial in hopeful:
