@@ -262,10 +262,17 @@ class Target:
 
 @dataclass(frozen=True, eq=False)
 class KroneckerCurvature:
-    """The matrix `left x right` on a linear layer's parameters: (C, C) between outputs, (Q, Q) between inputs."""
+    """The matrix `left x right` on a linear layer's parameters: (C, C) between outputs, (Q, Q) between inputs.
+
+    Of a diagonal `right`, the diagonal (Q,) alone.
+    """
 
     left: Tensor
     right: Tensor
+
+    def product(self, matrix: Tensor) -> Tensor:
+        """With parameters in matrix form, (..., C, Q)."""
+        return self.left @ (matrix * self.right if self.right.ndim == 1 else matrix @ self.right)
 
 
 @dataclass(frozen=True, eq=False)
@@ -287,7 +294,7 @@ class Expansion:
         """The sum over all points at each row of theta, without looking at the data."""
         delta = theta - self.center
         if isinstance(self.hessian, KroneckerCurvature):
-            curved = head.from_matrix(self.hessian.left @ head.to_matrix(delta) @ self.hessian.right)
+            curved = head.from_matrix(self.hessian.product(head.to_matrix(delta)))
         else:
             curved = delta @ self.hessian
         value = self.value + (delta * (self.gradient - 0.5 * curved)).sum(-1, dtype=torch.float64)

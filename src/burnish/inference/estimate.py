@@ -8,6 +8,7 @@ from torch import Tensor
 
 from burnish.heads import LinearHead
 from burnish.inference.curvature import check_dense_memory, full_hessian, hessian_product, kronecker_hessian
+from burnish.inference.rotated import RotatedKronecker, rotated_curvature
 from burnish.posteriors import Gaussian
 from burnish.scales import Dense
 from burnish.target import Expansion, SubsampledTarget, Target
@@ -97,6 +98,8 @@ def expand_at(target: Target, base: Gaussian) -> Expansion:
     the Hessian is computed. A base that was chosen for not needing a d x d matrix gets the Kronecker approximation,
     whose sum over points is known too.
     """
+    if isinstance(base.scale, RotatedKronecker):
+        return target.expand(base.mean, rotated_curvature(target, base.mean))
     if not isinstance(base.scale, Dense):
         return target.expand(base.mean, kronecker_hessian(target, base.mean))
     check_dense_memory(target.dim, base.mean.device, base.mean.dtype)

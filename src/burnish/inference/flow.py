@@ -15,6 +15,7 @@ from burnish.errors import FitError
 from burnish.heads import LinearHead
 from burnish.inference.ascent import AscentOptions, ascend
 from burnish.inference.estimate import Estimate, choose_estimate
+from burnish.inference.rotated import rotate
 from burnish.layer_scales import BlockDiagonal
 from burnish.linear_bijections import Affine, DiagonalScale, Rotation, Shift
 from burnish.noise import check_generator, standard_normal
@@ -151,8 +152,9 @@ def fit_flow(
     _check_pairs("num_evaluation_samples", num_evaluation_samples, True)
     layers = _check_bijections(default_bijections if bijections is None else bijections, base)
     build = FlowPosterior.whitened if whiten else _raw
-    source, outer = (Gaussian.standard(base.mean), Affine(base.mean, base.scale)) if whiten else (base, None)
-    estimate, size = choose_estimate(target, base, batch_size, control_variate, num_samples, generator)
+    near, start = rotate(target, base, num_samples) if whiten else (target, base)  # the same problem, with cheaper products
+    source, outer = (Gaussian.standard(base.mean), Affine(start.mean, start.scale)) if whiten else (base, None)
+    estimate, size = choose_estimate(near, start, batch_size, control_variate, num_samples, generator)
 
     def objective(values: Tensor) -> tuple[Tensor, Tensor]:
         kind = "antithetic" if antithetic else "iid"
@@ -161,9 +163,10 @@ def fit_flow(
 
     options = AscentOptions(learning_rate, epsilon, max_steps, stop_early, keep_best, _PLATEAU * base.dim)
     ascent = ascend(objective, _pack(layers, base.mean), options)
-    posterior = build(base, _unpack(layers, ascent.parameters))
+    learnt = _unpack(layers, ascent.parameters)
+    posterior = build(base, learnt)
     noise = standard_normal(num_evaluation_samples, base.mean, generator=generator, noise="antithetic")
-    elbo, base_elbo = elbo_terms(target, posterior, noise), elbo_terms(target, build(base, ()), noise)
+    elbo, base_elbo = (elbo_terms(near, build(start, part), noise) for part in (learnt, ()))
     if keep_best and not float((elbo - base_elbo).mean()) > 0.0:
         posterior, elbo = build(base, ()), base_elbo
     if not bool(torch.isfinite(elbo).all()):
