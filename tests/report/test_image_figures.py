@@ -25,6 +25,7 @@ EXPECTED = {
     "few-vs-many": (3, ["LA", "recentred LA", "burnish", "HMC", "LA S=960", "MPA"]),
     "flow-from-prior": (2, ["N(0,I)+NF", "LA+NF"]),
     "marginals": (6, ["LA", "LA-Refine-1", "LA-Refine-5", "recentred LA", "HMC"]),
+    "text": (3, LAYER),
     "correlation": (1, [name for name in LAYER if name not in ("MAP-Temp", "refine", "HMC")]),
 }
 
@@ -35,7 +36,7 @@ def make_part(study, dataset, seed, has_baselines):
     at = {name: 0.2 + 0.01 * number + 0.003 * seed for number, name in enumerate(names)}
     score = {name: {"nll": v, "ece": 0.1 * v, "paper_ece": 0.2 * v, "accuracy": 0.9} for name, v in at.items()}
     distances = {name: {"mmd": v - 0.25, "mmd_paper": v} for name, v in at.items() if name not in ("VB", "CSGHMC", "refine")}
-    if study == "image-calibration":
+    if study in ("image-calibration", "text"):
         rows = {name: {"few": score[name], "many": score[name], "tv": 0.1, **distances.get(name, {})} for name in names}
         return {"rows": rows, "judge": {"range": [-0.01, 0.01], "bandwidth": 1.0, "draws": 48}}
     if study == "ood":
@@ -191,5 +192,5 @@ def test_a_record_without_results_is_refused():
 
 
 def test_an_unknown_study_is_refused():
-    with pytest.raises(ValueError, match=r"`study` must be one of .*'image-calibration'.*'correlation', got 'toy-logistic'"):
+    with pytest.raises(ValueError, match=r"`study` must be one of .*'image-calibration'.*'text', got 'toy-logistic'"):
         draw_image_study({"study": "toy-logistic", "results": {}})

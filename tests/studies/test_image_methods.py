@@ -46,7 +46,7 @@ def test_methods_are_in_the_order_of_tables(paper):
 def test_the_network_predicts_as_itself_and_at_its_temperature(paper):
     problem = paper.problem
     with torch.no_grad():
-        outputs = problem.network(problem.setting.pixels("test").float() / 255.0)
+        outputs = problem.network(problem.setting.stored("test").float() / 255.0)
     own = fit_temperature(problem.model, problem.theta, problem.batch("validation")).temperature
     assert paper.temperature == own
     warm = LayerMethods(problem)
@@ -103,7 +103,7 @@ def test_refine_predicts_with_its_biases_under_both_protocols(paper):
 
 def test_draws_of_a_variational_network_differ_and_are_the_same_next_time(trained):
     methods = NetworkMethods(trained, "vb", 0)
-    pixels = trained.pixels("test")
+    pixels = trained.stored("test")
     outputs = [image_methods.forward(member, pixels, trained.device) for member in methods._members(3)]
     assert len(outputs) == 3
     assert not torch.allclose(outputs[0], outputs[1], atol=1e-4)
@@ -128,7 +128,7 @@ def test_csghmc_averages_over_the_networks_that_were_kept(trained):
     path = trained.workspace.network("made-cifar-10", "csghmc", 0)
     states = read_trained(path, trained.recipe("csghmc", 300)).states
     assert len(states) == 4  # one of each cycle
-    inputs, probs = trained.pixels("outside svhn").float() / 255.0, []
+    inputs, probs = trained.stored("outside svhn").float() / 255.0, []
     network = make_network("tiny", 10, 0).eval()
     for state in states:
         network.load_state_dict(state)

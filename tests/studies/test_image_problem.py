@@ -128,14 +128,14 @@ def test_levels_of_a_shift_keep_their_labels(tmp_path):
     grey = make_setting("paper", tmp_path, dataset="fashion-mnist")
     test = grey.images["test"]
     assert grey.levels == tuple(range(0, 181, 15))
-    assert torch.equal(grey.pixels("shift 0"), test.pixels)
-    assert torch.equal(grey.pixels("shift 180"), test.pixels.flip(2, 3))
+    assert torch.equal(grey.stored("shift 0"), test.pixels)
+    assert torch.equal(grey.stored("shift 180"), test.pixels.flip(2, 3))
     assert all(torch.equal(grey.labels(f"shift {level}"), test.labels) for level in (0, 45, 180))
     coloured = dataclasses.replace(make_setting("ours", tmp_path), source=numbered)
     test = coloured.images["test"]
-    assert torch.equal(coloured.pixels("shift 0"), test.pixels)
+    assert torch.equal(coloured.stored("shift 0"), test.pixels)
     pixels, labels, _ = corrupted_mix(test.pixels, test.labels, 3, count=len(test), seed=0)
-    assert torch.equal(coloured.pixels("shift 3"), pixels)
+    assert torch.equal(coloured.stored("shift 3"), pixels)
     assert torch.equal(coloured.labels("shift 3"), labels)
 
 
@@ -148,26 +148,26 @@ def test_a_shift_is_made_once(tmp_path, monkeypatch):
 
     monkeypatch.setattr(image_problem, "corrupted_mix", counted)
     for _ in range(3):
-        assert len(setting.pixels("shift 2")) == len(setting.labels("shift 2")) == 150
+        assert len(setting.stored("shift 2")) == len(setting.labels("shift 2")) == 150
     assert levels == [2]
 
 
 def test_images_outside_are_test_images_of_the_other_set(tmp_path):
-    assert make_setting("ours", tmp_path).pixels("outside svhn") is source("svhn", "test").pixels
+    assert make_setting("ours", tmp_path).stored("outside svhn") is source("svhn", "test").pixels
 
 
 def test_the_last_layer_of_the_features_is_the_network(paper):
     problem = paper.problem
-    outputs = forward(problem.network, problem.setting.pixels("test"), problem.device)
+    outputs = forward(problem.network, problem.setting.stored("test"), problem.device)
     torch.testing.assert_close(problem.model(problem.theta.unsqueeze(0), problem.features("test"))[0], outputs)
     assert problem.features("test") is problem.features("test")
 
 
 def test_images_pass_in_blocks(paper, monkeypatch):
     problem = paper.problem
-    whole = forward(problem.network, problem.setting.pixels("test"), problem.device)
+    whole = forward(problem.network, problem.setting.stored("test"), problem.device)
     monkeypatch.setitem(image_problem._CHUNKS, "cpu", 7)
-    torch.testing.assert_close(forward(problem.network, problem.setting.pixels("test"), problem.device), whole)
+    torch.testing.assert_close(forward(problem.network, problem.setting.stored("test"), problem.device), whole)
 
 
 def test_the_papers_target_is_without_biases_at_the_papers_precision(paper):

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from burnish.studies.data import DATASETS
+from burnish.studies.data import DATASETS, IMAGES
 from burnish.studies.made_images import MAX_CLASSES, made_images
 from burnish.studies.protocols import BENCHMARKS
 
-USED = sorted({*BENCHMARKS, *(name for benchmark in BENCHMARKS.values() for name in benchmark.outside)})
+USED = sorted({*IMAGES.keys() & BENCHMARKS, *(name for benchmark in BENCHMARKS.values() for name in benchmark.outside)})
 
 
 @pytest.mark.parametrize("name", USED)

@@ -27,7 +27,7 @@ _Data = Annotated[
 
 @app.callback()
 def main() -> None:
-    """Public image data sets for studies: what there is, fetching it with checksums, and whether it is intact."""
+    """Public data sets for studies: what there is, fetching it with checksums, and whether it is intact."""
 
 
 @app.command("list", short_help="What there is, on which terms, and where it lies here.")

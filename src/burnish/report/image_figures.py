@@ -28,6 +28,7 @@ from burnish.studies.data import DATASETS
 from burnish.studies.image_methods import LABELS
 from burnish.studies.image_posteriors import HMC
 from burnish.studies.ood import PRINTED_NAMES
+from burnish.studies.summaries import printed_score
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -56,6 +57,7 @@ def draw_image_study(record: Mapping[str, Any]) -> str:
         "flow-from-prior": draw_flow_from_prior,
         "marginals": draw_marginals,
         "correlation": _correlation,
+        "text": _image_calibration,
     }
     check_choice("study", record["study"], figures)
     return figures[record["study"]](Results(record))
@@ -84,7 +86,9 @@ def _image_calibration(results: Results) -> str:
 
 
 def _printed(results: Results, key: str) -> dict[str, Mark]:
-    return {name: results.printed("calibration_last_layer", name, key) for name in results.names}
+    dataset, shown = results.config["dataset"], results.is_comparable
+    known = {name: printed_score(dataset, name, key) if shown else None for name in results.names}
+    return {name: (value.mean, value.stderr or 0.0) if value else (math.nan, 0.0) for name, value in known.items()}
 
 
 def _ood(results: Results) -> str:

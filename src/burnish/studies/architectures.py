@@ -1,4 +1,4 @@
-"""The paper's networks for images, with weights drawn from a seed."""
+"""The paper's networks for images and texts, with weights drawn from a seed."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,10 @@ from torch import Tensor, nn
 
 from burnish._checks import check_at_least, check_choice
 
-__all__ = ["ARCHITECTURES", "lenet", "make_network", "mlp", "tiny", "wide_resnet"]
+__all__ = ["ARCHITECTURES", "NUM_WORDS", "gru", "lenet", "make_network", "mlp", "tiny", "tiny_gru", "wide_resnet"]
+
+NUM_WORDS = 10_000
+"""Numbers of words that a network for texts knows."""
 
 
 class _Block(nn.Module):
@@ -28,6 +31,23 @@ class _Block(nn.Module):
         passed = x if self.shortcut is None else self.shortcut(ready)
         outputs: Tensor = passed + self.body(ready)
         return outputs
+
+
+class _Reader(nn.Module):
+    """Words as numbers (N, L), with zeros behind them, to the state (N, H) of a recurrent network at the last word."""
+
+    def __init__(self, num_words: int, width: int, num_features: int, num_layers: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(num_words, width, padding_idx=0)
+        self.gru = nn.GRU(width, num_features, num_layers, batch_first=True)
+
+    def forward(self, words: Tensor) -> Tensor:
+        outputs, _ = self.gru(self.embedding(words))
+        last = (
+            (words != 0).sum(1).sub(1).clamp_min(0)
+        )  # a padded sequence, since a packed one would need its lengths on the CPU
+        found: Tensor = outputs.gather(1, last.view(-1, 1, 1).expand(-1, 1, outputs.shape[2])).squeeze(1)
+        return found
 
 
 def lenet(num_classes: int) -> nn.Sequential:
@@ -62,11 +82,23 @@ def tiny(num_classes: int) -> nn.Sequential:
     )
 
 
+def gru(num_classes: int) -> nn.Sequential:
+    """Two recurrent layers of 128 units over embeddings of 50, the network of the paper's table of texts."""
+    return nn.Sequential(_Reader(NUM_WORDS, 50, 128, 2), nn.Linear(128, num_classes))
+
+
+def tiny_gru(num_classes: int) -> nn.Sequential:
+    """One recurrent layer, 16 features: to try things out."""
+    return nn.Sequential(_Reader(64, 8, 16, 1), nn.Linear(16, num_classes))
+
+
 ARCHITECTURES: dict[str, Callable[[int], nn.Sequential]] = {
     "lenet": lenet,
     "wide-resnet": wide_resnet,
     "mlp": mlp,
     "tiny": tiny,
+    "gru": gru,
+    "tiny-gru": tiny_gru,
 }
 
 

@@ -1,4 +1,4 @@
-"""The paper's table of calibration on images: every method's scores on test points, and its distance to HMC."""
+"""The paper's tables of calibration on images and texts: every method's scores on test points, and its distance to HMC."""
 
 import math
 import statistics
@@ -22,8 +22,7 @@ from burnish.studies.image_methods import (
 )
 from burnish.studies.image_posteriors import HMC, REFINE
 from burnish.studies.paper_scores import paper_ece, paper_mmd
-from burnish.studies.protocols import BENCHMARKS
-from burnish.studies.summaries import is_comparable, method_names, method_rows, printed_text, spread
+from burnish.studies.summaries import is_comparable, method_names, method_rows, printed_score, spread
 
 __all__ = ["run_baseline", "run_seed", "summary"]
 
@@ -91,7 +90,6 @@ def run_seed(methods: LayerMethods) -> dict[str, Any]:
 
 def summary(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Header and rows: means and standard errors over seeds, and under the paper's protocol what it prints."""
-    title = BENCHMARKS[record["config"]["dataset"]].title
     parts = list(record["seeds"].values())
     paper = record["config"]["protocol"] == "paper"
     columns = _PAPER_COLUMNS if paper else _COLUMNS
@@ -99,9 +97,9 @@ def summary(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     for name in method_names(parts):
         cells = [spread(_values(parts, name, key), digits, scale) for key, (_, digits, scale, _) in columns.items()]
         rows.append([LABELS.get(name, name), *cells])
-        known = [printed_text("calibration_last_layer", title, name, key) if key else "" for *_, key in columns.values()]
+        known = [printed_score(record["config"]["dataset"], name, key) if key else None for *_, key in columns.values()]
         if is_comparable(record["config"]) and any(known):
-            rows.append(["  printed", *known])
+            rows.append(["  printed", *(f"{value.mean:g}" if value else "" for value in known)])
     return ["method", *(label for label, *_ in columns.values())], rows
 
 

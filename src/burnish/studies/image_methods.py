@@ -58,7 +58,7 @@ class Methods(Protocol):
         """In the order of tables."""
 
     def predict(self, name: str, images: str, num_samples: int) -> Prediction:
-        """For images of a name that `Setting.pixels` knows; by so many draws where a method has draws."""
+        """For images of a name that `Setting.stored` knows; by so many draws where a method has draws."""
 
     def sets(self, name: str, images: str, num_samples: int, max_sets: int | None = None) -> Tensor:
         """Probabilities (sets, N, C) by disjoint sets of so many draws, all or the first of them; one without draws."""
@@ -86,7 +86,7 @@ class LayerMethods:
         return None if name in (MAP, TEMPERATURE) else posterior(self.problem, name)
 
     def predict(self, name: str, images: str, num_samples: int) -> Prediction:
-        """For images of a name that `Setting.pixels` knows; by so many draws where a method has draws."""
+        """For images of a name that `Setting.stored` knows; by so many draws where a method has draws."""
         model, theta = self._layer(name)
         return predict_at(model, theta[:num_samples], self.problem.features(images), keep_samples=False)
 
@@ -135,9 +135,9 @@ class NetworkMethods:
         return [self.kind.upper()]
 
     def predict(self, name: str, images: str, num_samples: int) -> Prediction:
-        """For images of a name that `Setting.pixels` knows; by so many draws of VB, and by all networks of CSGHMC."""
-        pixels, device = self.setting.pixels(images), self.setting.device
-        outputs = torch.stack([forward(member, pixels, device) for member in self._members(num_samples)])
+        """For images of a name that `Setting.stored` knows; by so many draws of VB, and by all networks of CSGHMC."""
+        stored, device = self.setting.stored(images), self.setting.device
+        outputs = torch.stack([forward(member, stored, device) for member in self._members(num_samples)])
         model = Model(LinearHead(1, outputs.shape[-1]), Categorical())  # of which only the likelihood is used
         return average_outputs(model, outputs, keep_samples=False)
 

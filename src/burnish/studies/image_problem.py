@@ -1,4 +1,4 @@
-"""A trained network on one of the paper's image sets: its last layer, the features of all images, and the target.
+"""A trained network on one of the paper's sets of images or texts: its last layer, the features of all points, the target.
 
 Under the paper's protocol the target is that of the printed numbers: the prior precision is the paper's, and the likelihood
 does not see the biases, which therefore stay at the prior. Under ours they are part of the layer, and the precision is the
@@ -23,13 +23,14 @@ from burnish.inference.laplace import LaplaceFit, fit_laplace
 from burnish.inference.prior import tune_prior
 from burnish.studies.architectures import make_network
 from burnish.studies.corruptions import corrupted_mix
-from burnish.studies.data import Images
+from burnish.studies.data import DATASETS, Images, Tokens
 from burnish.studies.image_settings import ImageSettings
 from burnish.studies.made_images import MAX_CLASSES
 from burnish.studies.protocols import BENCHMARKS, Benchmark, split_rows
 from burnish.studies.recipes import Recipe
 from burnish.studies.rotations import rotate
 from burnish.studies.training import read_trained, train_networks
+from burnish.studies.training_steps import network_inputs
 from burnish.studies.workspace import Workspace
 from burnish.target import Target
 
@@ -49,19 +50,21 @@ class Setting:
     dataset: str
     protocol: str
     settings: ImageSettings
-    source: Callable[[str, str], Images]
-    """Images by name of a data set and split."""
+    source: Callable[[str, str], Images | Tokens]
+    """Images or texts by name of a data set and split."""
     workspace: Workspace
     device: torch.device
     made_images: bool = False
-    """Whether images are made, to try things out."""
+    """Whether images or texts are made, to try things out."""
 
     @property
     def benchmark(self) -> Benchmark:
         """The data set's; to try things out, with a network that trains in a second."""
         known = BENCHMARKS[self.dataset]
-        wide = self.settings.tiny and known.architecture == "wide-resnet"
-        return replace(known, architecture="tiny", num_classes=min(known.num_classes, MAX_CLASSES)) if wide else known
+        small = {"wide-resnet": "tiny", "gru": "tiny-gru"}.get(known.architecture) if self.settings.tiny else None
+        return (
+            known if small is None else replace(known, architecture=small, num_classes=min(known.num_classes, MAX_CLASSES))
+        )
 
     def config(self, seed: int) -> dict[str, Any]:
         """What files of a seed are made with."""
@@ -89,32 +92,40 @@ class Setting:
             kept_per_cycle=1,
         )
 
-    def training_images(self, kind: str) -> Images:
+    def training_images(self, kind: str) -> Images | Tokens:
         """What networks are trained on: by VB and CSGHMC, which hold nothing out, all of the training set if all is used."""
         whole = kind in BASELINES and self.settings.num_train is None
         return self.source(self.dataset, "train") if whole else self.images["train"]
 
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Of the data set that are used: where it brings points for validation, our protocol takes those."""
+        brings = self.protocol == "ours" and not self.made_images and "validation" in DATASETS[self.dataset].splits
+        return ("train", "validation", "test") if brings else ("train", "test")
+
     @cached_property
-    def images(self) -> dict[str, Images]:
-        """The images of "train", "validation" and "test"."""
-        whole = {split: self.source(self.dataset, split) for split in ("train", "test")}
+    def images(self) -> dict[str, Images | Tokens]:
+        """The images or texts of "train", "validation" and "test"."""
+        whole = {split: self.source(self.dataset, split) for split in self.splits}
         rows = split_rows(self.protocol, len(whole["train"]), len(whole["test"]))
+        if "validation" in whole:
+            rows = {split: (split, torch.arange(len(points))) for split, points in whole.items()}
         split, index = rows["train"]
         if self.settings.num_train is not None:
             order = torch.randperm(len(index), generator=torch.Generator().manual_seed(_SUBSET_SEED))
             rows["train"] = split, index[order[: self.settings.num_train].sort().values]
-        return {name: _rows(whole[split], index) for name, (split, index) in rows.items()}
+        return {name: whole[split].take(index) for name, (split, index) in rows.items()}
 
-    def pixels(self, name: str) -> Tensor:
-        """The images of a part of the data, of "outside NAME", or of "shift LEVEL"."""
+    def stored(self, name: str) -> Tensor:
+        """The pixels or words of a part of the data, of "outside NAME", or of "shift LEVEL"."""
         kind, _, what = name.partition(" ")
         if kind == "outside":
-            pixels = self.source(what, "test").pixels
+            pixels = self.source(what, "test").stored
             # the paper takes EMNIST as its file has it, rows for columns
             return pixels.transpose(-1, -2) if what == "emnist-digits" and self.protocol == "paper" else pixels
         if kind == "shift":
             return self.shifted(int(what))[0]
-        return self.images[name].pixels
+        return self.images[name].stored
 
     def labels(self, name: str) -> Tensor:
         """Of "train", "validation", "test" or "shift LEVEL", on the device."""
@@ -136,6 +147,7 @@ class Setting:
 
     def _shift(self, level: int) -> tuple[Tensor, Tensor]:
         test = self.images["test"]
+        assert isinstance(test, Images)
         assert test.labels is not None
         if self.dataset == "fashion-mnist":
             return rotate(test.pixels, float(level)), test.labels
@@ -143,6 +155,7 @@ class Setting:
             return test.pixels, test.labels
         if self.protocol == "paper":  # which draws among its validation points too
             test = self.source(self.dataset, "test")
+        assert isinstance(test, Images)
         assert test.labels is not None
         count = min(_NUM_SHIFTED, len(test))
         return corrupted_mix(test.pixels, test.labels, level, count=count, seed=0)[:2]
@@ -180,7 +193,7 @@ class ImageProblem:
         self.digest = trained.digest
         self.network = network.to(self.device).eval()
         self.training = {"seconds": trained.seconds, "together": trained.together, "origin": trained.origin}
-        example = train.pixels[:4].float().to(self.device) / 255.0
+        example = network_inputs(train.stored[:4].to(self.device))
         self.backbone, self.model, theta = split_last_layer(self.network, example=example)
         self.theta = theta.detach()
         self._features: dict[str, Tensor] = {}
@@ -196,9 +209,9 @@ class ImageProblem:
         return f"{self.setting.dataset}-{self.setting.protocol}-{self.seed}-{what.replace(' ', '-')}"
 
     def features(self, name: str) -> Tensor:
-        """Of the images of that name: see `Setting.pixels`."""
+        """Of the images or texts of that name: see `Setting.stored`."""
         if name not in self._features:
-            self._features[name] = forward(self.backbone, self.setting.pixels(name), self.device)
+            self._features[name] = forward(self.backbone, self.setting.stored(name), self.device)
         return self._features[name]
 
     def batch(self, name: str) -> Batch:
@@ -250,13 +263,9 @@ class ImageProblem:
 
 
 @torch.no_grad()
-def forward(network: nn.Module, pixels: Tensor, device: torch.device) -> Tensor:
-    """A network's outputs for images, in float32."""
-    parts = []
-    for part in torch.split(pixels, _CHUNKS[device.type]):
-        inputs = part.to(device, memory_format=torch.channels_last).float() / 255.0  # as tensor cores want it
-        parts.append(network(inputs))
-    return torch.cat(parts)
+def forward(network: nn.Module, stored: Tensor, device: torch.device) -> Tensor:
+    """A network's outputs for images or texts, in float32."""
+    return torch.cat([network(network_inputs(part.to(device))) for part in torch.split(stored, _CHUNKS[device.type])])
 
 
 def train_missing(setting: Setting, kind: str, seeds: tuple[int, ...], *, progress: bool) -> dict[int, str]:
@@ -275,13 +284,9 @@ def train_missing(setting: Setting, kind: str, seeds: tuple[int, ...], *, progre
     with setting.workspace.lock(f"{setting.dataset}-{kind}"):
         return train_networks(
             lambda seed: make_network(benchmark.architecture, benchmark.num_classes, seed),
-            train.pixels.to(setting.device),
+            train.stored.to(setting.device),
             train.labels.to(setting.device),
             recipe,
             places,
             progress=progress,
         )
-
-
-def _rows(images: Images, index: Tensor) -> Images:
-    return Images(images.pixels[index], None if images.labels is None else images.labels[index])

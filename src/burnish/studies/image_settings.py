@@ -1,6 +1,8 @@
-"""Sizes of the image studies: the paper's, those that a CPU can do, and those to try things out with."""
+"""Sizes of the studies of last layers: the paper's, those that a CPU can do, and those to try things out with."""
 
 from dataclasses import dataclass
+
+from burnish.studies.data import TEXTS
 
 __all__ = ["ImageSettings"]
 
@@ -61,6 +63,16 @@ class ImageSettings:
             batch_size=16,
             tiny=True,
         )
+
+    @classmethod
+    def usual(cls, dataset: str) -> "ImageSettings":
+        """Of studies of a set of images or texts, unless others are asked for."""
+        return cls.text() if dataset in TEXTS else cls()
+
+    @classmethod
+    def text(cls) -> "ImageSettings":
+        """For texts, whose sets and layers are small enough for a CPU; the paper has flows of five layers alone."""
+        return cls(num_chains=120, num_superchains=12, spacing=10, lengths=(5,), structure="full")
 
     @classmethod
     def short(cls) -> "ImageSettings":

@@ -1,33 +1,32 @@
-"""Runs a study of the paper's image tables: networks, posteriors and results of each seed, and the record of all of them."""
+"""Runs a study of the paper's last layers: networks, posteriors and results of each seed, and the record of all of them."""
 
 import contextlib
 import copy
 import importlib
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from burnish._checks import check_at_least, check_choice
-from burnish.errors import FitError
+from burnish._checks import check_choice
 from burnish.progress import Stages
 from burnish.studies import correlation
-from burnish.studies.data import describe, load_images
+from burnish.studies.data import IMAGES, TEXTS, describe
 from burnish.studies.image_methods import LayerMethods, NetworkMethods
 from burnish.studies.image_posteriors import prepare
 from burnish.studies.image_problem import BASELINES, ImageProblem, Setting, train_missing
 from burnish.studies.image_settings import ImageSettings
-from burnish.studies.made_images import made_images
+from burnish.studies.parts import FAILURES, check_device, check_seeds, keep_part
 from burnish.studies.protocols import BENCHMARKS, PROTOCOLS
 from burnish.studies.records import finite, origin
+from burnish.studies.sources import data_source
 from burnish.studies.workspace import VERSION, Workspace
 
-__all__ = ["IMAGE_STUDIES", "check_options", "record_image_study"]
+__all__ = ["IMAGE_STUDIES", "check_options", "datasets_of", "record_image_study"]
 
 # the studies by name, and what each is about
 IMAGE_STUDIES = {
@@ -38,17 +37,21 @@ IMAGE_STUDIES = {
     "flow-from-prior": "the paper's flow from a standard normal in place of a Laplace posterior",
     "marginals": "densities of single weights under each posterior",
     "correlation": "distance to HMC against NLL over all methods",
+    "text": "every method on test texts, and its distance to HMC",
 }
 WITH_BASELINES = ("image-calibration", "ood", "shift")
 _WITHOUT_FLOWS = ("few-vs-many", "flow-from-prior")
-# of one seed, while others may go on
-_FAILURES = (FitError, MemoryError, torch.OutOfMemoryError, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
+
+
+def datasets_of(name: str) -> tuple[str, ...]:
+    """The data sets that a study of that name can be of; the first of them when none is given."""
+    return tuple(dataset for dataset in BENCHMARKS if dataset in (TEXTS if name == "text" else IMAGES))
 
 
 def record_image_study(
     name: str,
     *,
-    dataset: str = "fashion-mnist",
+    dataset: str | None = None,
     seeds: Sequence[int] | None = None,
     baseline_seeds: Sequence[int] | None = None,
     protocol: str = "ours",
@@ -66,7 +69,7 @@ def record_image_study(
 
     Args:
         name: one of `IMAGE_STUDIES`.
-        dataset: "fashion-mnist", "cifar-10" or "cifar-100".
+        dataset: one of `datasets_of(name)`, the first when not given.
         seeds: of the networks; those of the data set's tables when not given.
         baseline_seeds: of those for which VB and CSGHMC train networks from scratch; the first two when not given.
         protocol: "paper" for the paper's to the letter, "ours" for one without its defects.
@@ -82,19 +85,19 @@ def record_image_study(
     if earlier is not None and baseline_seeds is None:
         baseline_seeds = ()  # those it has stay
     chosen, compared, device = check_options(name, dataset, seeds, baseline_seeds, protocol, device, small)
+    dataset = dataset or datasets_of(name)[0]
     if settings is None:
-        settings = ImageSettings.small() if small else ImageSettings()
+        settings = ImageSettings.small() if small else ImageSettings.usual(dataset)
     sizes: dict[str, Any] = finite(asdict(settings))
     common = {"dataset": dataset, "protocol": protocol, "made_images": small, **sizes}
     if earlier is not None:
         earlier = _check_earlier(earlier, name, common)
     known = {} if earlier is None else earlier["seeds"]
-    source = cache(made_images if small else lambda what, split: load_images(what, split, data))
-    setting = Setting(dataset, protocol, settings, source, Workspace(Path(work)), device, small)
+    setting = Setting(dataset, protocol, settings, data_source(dataset, data, small), Workspace(Path(work)), device, small)
     outside = setting.benchmark.outside if name == "ood" else ()
-    needed = [(dataset, "test"), (dataset, "train"), *((what, "test") for what in sorted(outside))]
+    needed = [*((dataset, split) for split in sorted(setting.splits)), *((what, "test") for what in sorted(outside))]
     for what, split in needed:  # before the work, which the lack of one would end
-        source(what, split)
+        setting.source(what, split)
     used = {} if small else {f"{what} {split}": describe(what, split, data) for what, split in needed}
     if earlier is not None and earlier["data"] != used:
         raise ValueError(f"`earlier` must be of the data {used}, got {earlier['data']}. Leave it out to make a record anew.")
@@ -114,7 +117,7 @@ def record_image_study(
 
 def check_options(
     name: str,
-    dataset: str = "fashion-mnist",
+    dataset: str | None = None,
     seeds: Sequence[int] | None = None,
     baseline_seeds: Sequence[int] | None = None,
     protocol: str = "ours",
@@ -123,14 +126,17 @@ def check_options(
 ) -> tuple[tuple[int, ...], tuple[int, ...], torch.device]:
     """Refuses options of `record_image_study` that can be refused before any work; else all seeds, and the device."""
     check_choice("name", name, IMAGE_STUDIES)
-    check_choice("dataset", dataset, BENCHMARKS)
+    dataset = dataset or datasets_of(name)[0]
+    check_choice("dataset", dataset, datasets_of(name))
     check_choice("protocol", protocol, PROTOCOLS)
     chosen = tuple((0, 1) if small else BENCHMARKS[dataset].seeds) if seeds is None else tuple(seeds)
     compared = chosen[: 1 if small else 2] if baseline_seeds is None else tuple(baseline_seeds)
-    _check_seeds(chosen, compared)
+    check_seeds(chosen)
+    if not set(compared) <= set(chosen):
+        raise ValueError(f"`baseline_seeds` must be among the seeds {list(chosen)}, got {list(compared)}. Leave others out.")
     if baseline_seeds and name not in WITH_BASELINES:
         raise ValueError(f"`baseline_seeds` must be left out for {name}, which has no baselines. Leave them out.")
-    return chosen, compared if name in WITH_BASELINES else (), _check_device(device)
+    return chosen, compared if name in WITH_BASELINES else (), check_device(device)
 
 
 class _Results:
@@ -153,17 +159,10 @@ class _Results:
         """The results of one seed, or what went wrong."""
         if self._known(kind, seed):
             return
+        setting, place = self._setting, _part_name(self._name, self._setting, kind, seed)
         try:
-            found = self._read(kind, seed)
-            if found is None:
-                began = time.perf_counter()
-                part = run()
-                part |= {"seconds_in_all": time.perf_counter() - began, "origin": origin(self._setting.device)}
-                config = self._setting.config(seed)
-                self._setting.workspace.write_part(_part_name(self._name, self._setting, kind, seed), config, finite(part))
-                found = self._read(kind, seed)
-                assert found is not None
-        except _FAILURES as error:
+            found = keep_part(setting.workspace, place, setting.config(seed), run, setting.device)
+        except FAILURES as error:
             self.fail(kind, seed, f"{type(error).__name__}: {error}")
             return
         if not kind:
@@ -211,7 +210,7 @@ def _run(
             for seed in problems:
                 results.check_network("", seed, problems[seed].digest)
         if problems.keys() & set(lacking) and name not in _WITHOUT_FLOWS:
-            with stages.stage("the paper's flows"), contextlib.suppress(*_FAILURES):
+            with stages.stage("the paper's flows"), contextlib.suppress(*FAILURES):
                 prepare(list(problems.values()))  # where that fails, each seed tries for itself
         with stages.stage("seeds", len(seeds)):
             for seed in stages.track([seed for seed in seeds if seed not in failed]):
@@ -280,31 +279,6 @@ def _is_record(record: Any) -> bool:
     return all(isinstance(each, list) for each in lists) and all(
         isinstance(part, Mapping) and {"seconds_in_all", "origin"} < part.keys() for part in parts
     )
-
-
-def _check_device(device: str | torch.device) -> torch.device:
-    try:
-        found = torch.device(device)
-    except (RuntimeError, TypeError):
-        found = torch.device("meta")
-    if found.type not in ("cpu", "cuda"):
-        raise ValueError(f"`device` must be a device such as 'cpu' or 'cuda', got {device!r}. Pass 'cpu'.")
-    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
-        count = torch.cuda.device_count()
-        seen = f"torch sees {count} GPUs" if count else "torch sees no GPU"
-        raise ValueError(f"`device` must be one that torch can use, got {str(device)!r}, but {seen}. Pass 'cpu'.")
-    return found
-
-
-def _check_seeds(seeds: Sequence[int], baseline_seeds: Sequence[int]) -> None:
-    if not seeds or len(set(seeds)) < len(seeds):
-        raise ValueError(f"`seeds` must be different and at least one, got {list(seeds)}. Pass 0,1,2, say.")
-    for seed in seeds:
-        check_at_least("seeds", seed, 0)
-    if not set(baseline_seeds) <= set(seeds):
-        raise ValueError(
-            f"`baseline_seeds` must be among the seeds {list(seeds)}, got {list(baseline_seeds)}. Leave others out."
-        )
 
 
 def _module(name: str) -> Any:

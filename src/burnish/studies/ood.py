@@ -30,7 +30,7 @@ def run_seed(methods: Methods) -> dict[str, Any]:
         for outside in setting.benchmark.outside:
             scores = _familiarity(methods.predict(name, f"outside {outside}", count), name)
             rows[name][outside] = {key: _rates(inside[key], scores[key]) for key in inside}
-    return {"rows": rows, "sizes": {name: len(setting.pixels(f"outside {name}")) for name in setting.benchmark.outside}}
+    return {"rows": rows, "sizes": {name: len(setting.stored(f"outside {name}")) for name in setting.benchmark.outside}}
 
 
 run_baseline = run_seed

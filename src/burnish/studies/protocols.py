@@ -23,10 +23,10 @@ _MAX_SHARE = 5  # of a set, at most one in so many points is held out
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A data set of the paper's image tables: its network, and what the paper fixes."""
+    """A data set of the paper's tables: its network, and what the paper fixes."""
 
     title: str
-    """As the paper calls it."""
+    """As the paper calls it, before a comma: it does not say which classes of a set it took."""
     architecture: str
     num_classes: int
     recipe: Recipe
@@ -71,6 +71,13 @@ class Benchmark:
 
 _ADAM = Recipe(optimizer="adam", learning_rate=1e-3, mixed_precision=False)
 _SGD = Recipe(augment=True)
+# the paper names the epochs alone: the rest is as in the code that it took the network and the data sets from
+_TEXT = Recipe(10, 64, optimizer="adam", learning_rate=1e-2, weight_decay=0.0, mixed_precision=False)
+
+
+def _text(title: str, num_classes: int) -> "Benchmark":
+    return Benchmark(title, "gru", num_classes, _TEXT, 40.0, "full", outside=(), seeds=(0, 1, 2))
+
 
 BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
     {
@@ -89,6 +96,11 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
             outside=("svhn", "cifar-10", "tiny-imagenet"),
             seeds=(0, 1, 2),
         ),
+        "20-newsgroups": _text("20NG", 20),
+        "sst-binary": _text("SST, 2 classes", 2),
+        "sst-fine": _text("SST, 5 classes", 5),
+        "trec-coarse": _text("TREC, 6 classes", 6),
+        "trec-fine": _text("TREC, 50 classes", 50),
     }
 )
 

@@ -5,9 +5,19 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from burnish.studies.data import TEXTS
 from burnish.studies.printed import Printed, printed
+from burnish.studies.protocols import BENCHMARKS
 
-__all__ = ["is_comparable", "method_names", "method_rows", "printed_text", "spread", "standard_error"]
+__all__ = [
+    "is_comparable",
+    "method_names",
+    "method_rows",
+    "printed_score",
+    "printed_text",
+    "spread",
+    "standard_error",
+]
 
 
 def is_comparable(config: Mapping[str, Any]) -> bool:
@@ -39,6 +49,14 @@ def spread(values: Sequence[float | None], digits: int, scale: float = 1.0) -> s
 def standard_error(values: Sequence[float]) -> float:
     """Of their mean; of one value, without bounds."""
     return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.inf
+
+
+def printed_score(dataset: str, method: str, score: str) -> Printed | None:
+    """A number of the paper's tables of last layers on images and texts, or None where it prints none."""
+    title = BENCHMARKS[dataset].title.partition(",")[0]
+    keys = ("text", method, title) if dataset in TEXTS else ("calibration_last_layer", title, method)
+    value = printed(*keys, score)
+    return value if isinstance(value, Printed) else None
 
 
 def printed_text(*keys: str) -> str:

@@ -17,6 +17,7 @@ from burnish.encoding import plain_copy
 from burnish.progress import Stages
 from burnish.storage import check_place, read_file, write_file
 from burnish.studies.data.images import Images
+from burnish.studies.data.tokens import Tokens
 from burnish.studies.recipes import Recipe
 from burnish.studies.records import origin
 from burnish.studies.training_steps import Run
@@ -65,7 +66,7 @@ def train_networks(
 
     Args:
         make: a network for a seed, on the CPU.
-        pixels: (N, C, H, W) of uint8, on the device to train on.
+        pixels: (N, C, H, W) of uint8, or words (N, L) of int64, on the device to train on.
         labels: (N,), there too.
         recipe: how.
         places: the file of each seed; its folder exists. Checkpoints lie beside it until it is written.
@@ -209,7 +210,7 @@ def _checkpoint_of(place: Path) -> Path:
 
 
 def _check_data(pixels: Tensor, labels: Tensor) -> None:
-    Images(pixels, labels)  # refuses other types and shapes
+    (Tokens if pixels.dtype == torch.int64 else Images)(pixels, labels)  # refuses other types and shapes
     if labels.device != pixels.device:
         raise ValueError(f"`labels` must be on {pixels.device} like `pixels`, got {labels.device}. Move them there.")
 

@@ -18,7 +18,7 @@ from burnish.encoding import plain_copy
 from burnish.inference.flipout import kl_divergence, variational_network
 from burnish.studies.recipes import Recipe
 
-__all__ = ["Run"]
+__all__ = ["Run", "network_inputs"]
 
 _ALIGNMENT = 64  # entries that each parameter begins at a multiple of
 _MARGIN = 4  # pixels around an image that crops may reach into
@@ -106,8 +106,7 @@ class Run:
 
     def _advance(self) -> None:
         rows = self._order.index_select(0, self._clock % self.num_steps).squeeze(0)
-        inputs = self._pixels.index_select(0, rows).float() / 255.0
-        inputs = inputs.contiguous(memory_format=torch.channels_last)
+        inputs = network_inputs(self._pixels.index_select(0, rows))
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.mixed, cache_enabled=False):
             outputs = self.network(inputs)
         loss = cross_entropy(outputs.float(), self._labels.index_select(0, rows))
@@ -169,6 +168,13 @@ class Run:
     def _wait(self) -> None:
         if self._stream is not None:
             torch.cuda.synchronize(self.device)
+
+
+def network_inputs(stored: Tensor) -> Tensor:
+    """What a network takes, from what is stored: pixels between 0 and 1, channels last; words as they are."""
+    if stored.dtype != torch.uint8:
+        return stored
+    return (stored.float() / 255.0).contiguous(memory_format=torch.channels_last)  # as tensor cores want it
 
 
 def augmented(pixels: Tensor, *, generator: torch.Generator) -> Tensor:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from burnish.studies.data import DATASETS
+from burnish.studies.data import DATASETS, IMAGES, TEXTS
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "data.md").read_text()
 
@@ -14,14 +14,18 @@ def test_the_names_are_those_that_studies_use():
     assert set(DATASETS) == {
         *("fashion-mnist", "mnist", "kmnist", "emnist-digits", "notmnist", "omniglot"),
         *("cifar-10", "cifar-100", "svhn", "tiny-imagenet"),
+        *("20-newsgroups", "sst-fine", "sst-binary", "trec-coarse", "trec-fine"),
     }
+    assert not set(IMAGES) & set(TEXTS)
     assert all(dataset.name == name for name, dataset in DATASETS.items())
 
 
 def test_training_splits():
     both = {name for name, dataset in DATASETS.items() if dataset.splits == ("train", "test")}
-    assert both == {"fashion-mnist", "mnist", "kmnist", "cifar-10", "cifar-100"}
-    assert all(dataset.splits == ("test",) for name, dataset in DATASETS.items() if name not in both)
+    texts = {"20-newsgroups", "trec-coarse", "trec-fine"}
+    assert both == {"fashion-mnist", "mnist", "kmnist", "cifar-10", "cifar-100", *texts}
+    assert all(DATASETS[name].splits == ("train", "validation", "test") for name in ("sst-fine", "sst-binary"))
+    assert all(dataset.splits == ("test",) for name, dataset in IMAGES.items() if name not in both)
 
 
 @pytest.mark.parametrize("name", DATASETS)
@@ -31,7 +35,7 @@ def test_what_is_fetched_has_homes_and_a_checksum(name):
         for file in dataset.layouts[0].parts[split].files:
             assert file.urls
             assert all(url.startswith(("https://", "http://")) for url in file.urls)
-            assert re.fullmatch("md5:[0-9a-f]{32}", file.checksum)
+            assert re.fullmatch("md5:[0-9a-f]{32}|sha256:[0-9a-f]{64}", file.checksum)
 
 
 @pytest.mark.parametrize("name", DATASETS)

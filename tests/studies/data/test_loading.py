@@ -12,7 +12,7 @@ import pytest
 from made_files import idx, noise, records, sheet, write
 from small_sets import PACKED, put, small_set
 
-from burnish.studies.data import DATASETS, describe, load_images, loading
+from burnish.studies.data import DATASETS, TEXTS, describe, load_documents, load_images, loading
 from burnish.studies.data.layouts import Dataset, File, Layout, Part
 from burnish.studies.data.sheets import read_labelled_sheets
 
@@ -118,8 +118,9 @@ def test_what_is_missing_in_a_folder_that_is_named_is_fetched_into_that_folder(t
 
 @pytest.mark.parametrize("name", DATASETS)
 def test_unknown_splits_are_refused_with_the_known_ones(name, tmp_path):
-    with pytest.raises(ValueError, match=f"`split` must be .*'test' for {name}, got 'validation'"):
-        load_images(name, "validation", tmp_path)
+    load = load_documents if name in TEXTS else load_images
+    with pytest.raises(ValueError, match=f"`split` must be .*'test' for {name}, got 'held out'"):
+        load(name, "held out", tmp_path)
 
 
 def test_other_arguments_are_refused(tmp_path, monkeypatch):

@@ -72,7 +72,7 @@ def test_emnist_lies_as_mnist_does():
 
 def test_omniglot():
     images, found = load("omniglot")
-    assert len(images) == found.part.num_images
+    assert len(images) == found.part.size
     assert images.pixels.shape[1:] == (1, 28, 28)
     assert images.pixels.amax((1, 2, 3)).float().median() == 255.0
     assert images.pixels.float().mean() < 64.0  # white on black
@@ -133,7 +133,7 @@ def test_svhn():
     """The published means are those of all 26,032 digits; an extract is near them."""
     images, found = load("svhn")
     mean, std = moments(images)
-    near = 1e-4 if found.part.num_images == 26_032 else 3e-3
+    near = 1e-4 if found.part.size == 26_032 else 3e-3
     assert mean.tolist() == pytest.approx((0.4524, 0.4525, 0.4690), abs=near)
     assert std.tolist() == pytest.approx((0.2194, 0.2266, 0.2285), abs=near)
     assert images.labels.bincount().argmax() == 1
@@ -154,5 +154,5 @@ def test_a_flipped_bit_in_a_sheet_is_noticed(tmp_path):
 def test_tiny_imagenet():
     images, found = load("tiny-imagenet")
     assert images.labels is None
-    assert images.pixels.shape == (found.part.num_images, 3, 32, 32)
+    assert images.pixels.shape == (found.part.size, 3, 32, 32)
     assert moments(images)[0].tolist() == pytest.approx((0.480, 0.448, 0.398), abs=0.03)  # of the whole set, as published

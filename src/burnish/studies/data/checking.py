@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from burnish.studies.data.damage import naming
+from burnish.studies.data.documents import Documents
 from burnish.studies.data.images import Images
 from burnish.studies.data.layouts import File, Found
 
@@ -45,10 +46,10 @@ def compare_files(found: Found, states: Sequence[bool | None]) -> dict[Path, str
     return problems
 
 
-def compare_images(found: Found, images: Images) -> dict[Path, str]:
+def compare_images(found: Found, images: Images | Documents) -> dict[Path, str]:
     """What the pixels and labels say where files have no checksums of their own; a file is a batch."""
     checksums = found.part.batches
-    if not checksums or images.labels is None:
+    if not checksums or isinstance(images, Documents) or images.labels is None:
         return {}
     labels = images.labels.numpy().astype(np.uint8)[:, None]
     batches = zip(

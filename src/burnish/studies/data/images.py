@@ -38,6 +38,15 @@ class Images:
     def __len__(self) -> int:
         return len(self.pixels)
 
+    @property
+    def stored(self) -> Tensor:
+        """The pixels."""
+        return self.pixels
+
+    def take(self, index: Tensor) -> "Images":
+        """Those of these rows."""
+        return Images(self.pixels[index], None if self.labels is None else self.labels[index])
+
     def inputs(self) -> Tensor:
         """The images as float32 in [0, 1]."""
         return self.pixels.float().div_(255.0)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from burnish.studies.data.damage import naming
+from burnish.studies.data.documents import Documents
 from burnish.studies.data.images import Images
 from burnish.studies.data.places import look_at
 
@@ -53,9 +54,10 @@ class Part:
 
     what: str
     """What is in it, in words for a table: stand-ins and extracts say that they are."""
-    num_images: int
+    size: int
+    """Images or texts in it."""
     files: tuple[File, ...]
-    read: Callable[[Sequence[Path]], Images]
+    read: Callable[[Sequence[Path]], Images | Documents]
     """Takes the paths of the files, in their order."""
     batches: tuple[str, ...] = ()
     """MD5 of equally many images each, as records of the label and the pixels, for files that have no checksum."""
@@ -89,7 +91,7 @@ class Dataset:
 
     def __post_init__(self) -> None:
         present = {split for layout in self.layouts for split in layout.parts}
-        object.__setattr__(self, "splits", tuple(split for split in ("train", "test") if split in present))
+        object.__setattr__(self, "splits", tuple(split for split in ("train", "validation", "test") if split in present))
 
 
 @dataclass(frozen=True)
