@@ -49,13 +49,22 @@ reproduce: $(READY) ## the image studies on the real data sets (BURNISH_DATA, or
 	$(MAKE) pages
 
 # one lane after another for each data set and protocol, two at a time
-reproduce-small: $(READY) ## the image studies at a small scale, on made images: records, tables and figures, in less than five minutes
-	$(MAKE) --jobs 2 small-fashion-mnist-paper small-cifar-100-paper small-fashion-mnist-ours small-cifar-10-ours
+reproduce-small: $(READY) ## the studies of networks at a small scale, on made data: records, tables and figures, in less than five minutes
+	$(MAKE) --jobs 2 small-fashion-mnist-paper small-cifar-100-paper small-fashion-mnist-ours small-cifar-10-ours \
+		small-trec-coarse-paper small-sst-binary-ours small-parts
+
+small-parts: $(READY)
+	for name in few-shot tabular costs; do \
+		OMP_NUM_THREADS=1 $(BIN)/burnish study $$name --small --out $(SMALL) || exit 1; \
+	done
 
 small-%: $(READY)
 	protocol=$(lastword $(subst -, ,$*)); dataset=$(patsubst %-$(lastword $(subst -, ,$*)),%,$*); \
-	names='image-calibration ood shift'; \
-	test $$dataset != fashion-mnist || names="$$names few-vs-many flow-from-prior marginals correlation"; \
+	case $$dataset in \
+		fashion-mnist) names='image-calibration ood shift few-vs-many flow-from-prior marginals correlation';; \
+		cifar-*) names='image-calibration ood shift';; \
+		*) names=text;; \
+	esac; \
 	for name in $$names; do \
 		OMP_NUM_THREADS=1 $(BIN)/burnish study $$name --small --dataset $$dataset --protocol $$protocol --out $(SMALL) || exit 1; \
 	done

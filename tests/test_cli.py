@@ -20,9 +20,10 @@ import burnish
 from burnish.cli import app
 from burnish.errors import FitError
 from burnish.report import image_figures
-from burnish.studies import digits, image_studies, logistic_integral, marginals, records, workspace
+from burnish.studies import costs, digits, image_studies, logistic_integral, marginals, records, sources, tabular, workspace
 from burnish.studies.image_settings import ImageSettings
 from burnish.studies.image_studies import IMAGE_STUDIES
+from burnish.studies.part_studies import PART_STUDIES
 from burnish.studies.workspace import VERSION
 
 
@@ -195,7 +196,7 @@ def test_a_study_whose_data_are_missing_leaves_nothing_behind(tmp_path):
 
 @pytest.mark.usefixtures("quick_marginals")
 def test_a_short_study_is_told_from_a_whole_one(tmp_path, monkeypatch):
-    monkeypatch.setattr(image_studies, "load_images", lambda name, split, data: image_studies.made_images(name, split))
+    monkeypatch.setattr(sources, "load_images", lambda name, split, data: sources.made_images(name, split))
     monkeypatch.setattr(image_studies, "describe", lambda name, split, data: f"{name} {split}")
     result = run("study", "marginals", "--short", "--seeds", "0", "--out", str(tmp_path))
     assert result.exit_code == 0, result.output
@@ -211,7 +212,7 @@ def test_an_image_study_prints_a_table_and_leaves_a_figure_and_a_record(tmp_path
     result = run_marginals(tmp_path, "--protocol", "paper", "--dataset", "cifar-10")
     assert result.exit_code == 0, result.output
     assert "0.2500 ± 0.0000" in result.output
-    assert "(cifar-10, made images, protocol paper, 3 networks)" in " ".join(result.output.split())
+    assert "(cifar-10, made data, protocol paper, 3 networks)" in " ".join(result.output.split())
     place = tmp_path / "marginals-cifar-10-paper-small"
     assert Path(result.output.split("The figure: ")[1].strip()) == place.with_suffix(".svg").resolve()
     record = json.loads(place.with_suffix(".json").read_text())
@@ -335,7 +336,7 @@ def test_where_all_seeds_fail_there_is_no_record(tmp_path, quick_marginals):
         (["--data", "here"], "`--data` must be left out with `--small`, got here"),
         (["--short"], "`--short` must be left out with `--small`, got both"),
         (["--device", "gpu"], "`--device` must be a device such as 'cpu' or 'cuda', got 'gpu'"),
-        (["--seed", "3"], "`--seed` must be left out for ood, got 3: it is an option of studies without images"),
+        (["--seed", "3"], "`--seed` must be left out for ood, got 3: it is an option of other studies"),
     ],
 )
 def test_wrong_options_of_an_image_study_are_refused_and_nothing_is_made(tmp_path, arguments, text):
@@ -358,7 +359,7 @@ def test_baselines_of_a_study_that_has_none_are_refused(tmp_path):
 )
 def test_options_of_image_studies_are_refused_for_others(tmp_path, arguments, option):
     result = run("study", "toy-logistic", "--out", str(tmp_path / "out"), *arguments)
-    assert_refused(result, 2, f"`--{option}` must be left out for toy-logistic", "it is an option of image studies")
+    assert_refused(result, 2, f"`--{option}` must be left out for toy-logistic", "it is an option of other studies")
     assert not (tmp_path / "out").exists()
 
 
@@ -451,13 +452,65 @@ def test_running_out_of_memory_has_a_name(tmp_path, monkeypatch):
     def exhausted(name, split):
         raise MemoryError
 
-    monkeypatch.setattr(image_studies, "made_images", exhausted)
+    monkeypatch.setattr(sources, "made_images", exhausted)
     assert_refused(run_marginals(tmp_path), 1, "MemoryError")
 
 
-def test_the_help_names_all_image_studies():
+def test_the_help_names_all_studies_of_networks():
     output = run("study", "--help").output
-    assert all(name in output for name in IMAGE_STUDIES)
+    assert all(name in output for name in [*IMAGE_STUDIES, *PART_STUDIES])
+
+
+def test_a_study_in_parts_leaves_a_figure_and_a_record_and_keeps_its_parts(tmp_path, monkeypatch):
+    arguments = ("study", "costs", "--small", "--seed", "3", "--out", str(tmp_path))
+    result = run(*arguments)
+    assert result.exit_code == 0, result.output
+    assert "Seconds and ELBOs of refinement" in result.output
+    record = json.loads((tmp_path / "costs-small.json").read_text())
+    assert (record["config"]["seed"], record["failures"]) == (3, {})
+    assert (tmp_path / "costs-small.svg").read_text().startswith("<svg")
+    monkeypatch.setattr(costs, "make_mixture", None)  # what is there is not made again
+    again = run(*arguments, "--json")
+    assert json.loads(again.stdout)["parts"] == record["parts"]
+
+
+def test_a_part_that_fails_is_said_and_the_others_are_shown(tmp_path, monkeypatch):
+    whole = tabular.run_methods
+
+    def failing(problem):
+        if problem.num_classes is None:
+            raise FitError("the chains diverged; use more.")
+        return whole(problem)
+
+    monkeypatch.setattr(tabular, "run_methods", failing)
+    result = run("study", "tabular", "--small", "--out", str(tmp_path))
+    assert result.exit_code == 1
+    assert "made numbers failed: FitError: the chains diverged" in result.output
+    assert list(json.loads((tmp_path / "tabular-small.json").read_text())["parts"]) == ["made classes"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["few-shot", "--small", "--dataset", "mnist"], "`--dataset` must be one of 'fashion-mnist'"),
+        (["few-shot", "--small", "--seeds", "1,1"], "`--seeds` must be different and at least one, got [1, 1]"),
+        (["few-shot", "--protocol", "ours"], "`--protocol` must be left out for few-shot"),
+        (["costs", "--device", "gpu"], "`--device` must be a device such as 'cpu' or 'cuda', got 'gpu'"),
+        (["costs", "--dataset", "cifar-10"], "`--dataset` must be left out for costs"),
+        (["tabular", "--small", "--data", "here"], "`--data` must be left out with `--small`, got here"),
+        (["tabular", "--short"], "`--short` must be left out for tabular"),
+    ],
+)
+def test_wrong_options_of_a_study_in_parts_are_refused_and_nothing_is_made(tmp_path, arguments, text):
+    assert_refused(run("study", *arguments, "--out", str(tmp_path / "out")), 2, text)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_study_in_parts_without_its_data_leaves_nothing_behind(tmp_path):
+    (tmp_path / "empty").mkdir()
+    result = run("study", "tabular", "--data", str(tmp_path / "empty"), "--out", str(tmp_path / "out"))
+    assert_refused(result, 1, "`--data` must hold uci_classification.npz")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow

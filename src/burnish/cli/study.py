@@ -1,31 +1,33 @@
 """`burnish study`."""
 
-import contextlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from burnish.cli.folders import make_folder
+from burnish.cli.part_study import run_part_study
+from burnish.cli.study_output import OPTIONS, leave, reason, refuse, remove_empty
 
 __all__ = ["study"]
 
 _MAX_DIGITS, _MAX_SEEDS = 18, 1000  # of a seed, and in a range of them
-_PIPE_WIDTH = 160  # of tables that are not printed on a terminal
-# what an option is called where it is not an argument's own name
-_OPTIONS = {"baseline_seeds": "baselines", "folder": "data"}
 
 
 def study(
     name: Annotated[str, typer.Argument(help="One of the studies above.")],
     dataset: Annotated[
-        str | None, typer.Option(help="Of an image study: fashion-mnist (if not given), cifar-10 or cifar-100.")
+        str | None,
+        typer.Option(
+            help="Of images: fashion-mnist (if not given), cifar-10 or cifar-100. "
+            "Of text: 20-newsgroups (if not given), sst-binary, sst-fine, trec-coarse or trec-fine. Of few-shot: any."
+        ),
     ] = None,
     seeds: Annotated[
         str | None,
-        typer.Option(help="Of an image study's networks: 0,1,2 or 0-4; five, or three for cifar-100, if not given."),
+        typer.Option(help="Of networks: 0,1,2 or 0-4; five, or three for cifar-100 and texts, if not given."),
     ] = None,
     baselines: Annotated[
         str | None, typer.Option(help="Seeds for VB and CSGHMC, trained from scratch: two, if not given; none for none.")
@@ -34,12 +36,12 @@ def study(
         str | None,
         typer.Option(help="Of an image study: paper, to the letter, or ours (if not given), without its defects."),
     ] = None,
-    device: Annotated[str | None, typer.Option(help="Of an image study: cpu (if not given) or cuda.")] = None,
-    data: Annotated[str | None, typer.Option(help="Of an image study: folder with data sets; see `burnish data`.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu (if not given) or cuda.")] = None,
+    data: Annotated[str | None, typer.Option(help="Folder with data sets; see `burnish data`.")] = None,
     work: Annotated[
         Path | None,
         typer.Option(
-            help="Of an image study: folder for networks, draws and seeds; OUT/work, OUT/work-short or OUT/work-small."
+            help="Folder for networks, draws and finished parts; OUT/work, OUT/work-short or OUT/work-small if not given."
         ),
     ] = None,
     extend: Annotated[
@@ -49,8 +51,10 @@ def study(
         bool,
         typer.Option("--short", help="Of an image study: 10,000 training images and 20 epochs, for a CPU and some hours."),
     ] = False,
-    small: Annotated[bool, typer.Option("--small", help="Of an image study: made images and small sizes, to try.")] = False,
-    seed: Annotated[int | None, typer.Option(min=0, help="Of another study's data and draws; 0 if not given.")] = None,
+    small: Annotated[bool, typer.Option("--small", help="Made data and small sizes, to try a study out.")] = False,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Of data and draws of studies without networks; 0 if not given.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the record and the figure; made if it is missing.")] = Path(
         "burnish-study"
     ),
@@ -72,13 +76,21 @@ def study(
     flow-from-prior: the paper's flow from a standard normal in place of a Laplace posterior.
     marginals: densities of single weights under each posterior.
     correlation: distance to HMC against NLL over all methods; with --extend, from a record of image-calibration in OUT too.
+    text: as image-calibration, on texts.
+
+    In parts that are kept, beyond the paper:
+    few-shot: a last layer fitted to 20 to 2,000 held-out points, against HMC.
+    tabular: networks on small tables, against dropout, ensembles and temperature scaling.
+    costs: seconds and ELBOs of refinement by classes, points and parameters.
     """
     from burnish.studies.image_studies import IMAGE_STUDIES
+    from burnish.studies.part_studies import PART_STUDIES
     from burnish.studies.records import STUDIES
 
-    if name not in STUDIES | IMAGE_STUDIES:
-        _refuse(f"`NAME` must be one of {', '.join(STUDIES | IMAGE_STUDIES)}, got {name!r}. Pass one of them.")
-    image_options: dict[str, Any] = {
+    names = [*STUDIES, *IMAGE_STUDIES, *PART_STUDIES]
+    if name not in names:
+        refuse(f"`NAME` must be one of {', '.join(names)}, got {name!r}. Pass one of them.")
+    options: dict[str, Any] = {
         "dataset": dataset,
         "seeds": _read_seeds("--seeds", seeds),
         "baseline_seeds": [] if baselines == "none" else _read_seeds("--baselines", baselines),
@@ -89,22 +101,26 @@ def study(
         "short": short or None,
         "small": small or None,
         "extend": extend or None,
+        "seed": seed,
     }
-    options = {"seed": seed} if name in IMAGE_STUDIES else image_options
-    for option, value in options.items():
-        if value is not None:
-            option = _OPTIONS.get(option, option)
-            which = "image studies" if "seed" not in options else "studies without images"
-            _refuse(f"`--{option}` must be left out for {name}, got {value}: it is an option of {which}. Leave it out.")
+    if name in PART_STUDIES:
+        allowed = {*PART_STUDIES[name].options, "work", "small"}
+    else:
+        allowed = options.keys() - {"seed"} if name in IMAGE_STUDIES else {"seed"}
+    given = {option: value for option, value in options.items() if value is not None}
+    for option in given.keys() - allowed:
+        refuse(
+            f"`--{OPTIONS.get(option, option)}` must be left out for {name}, got {given[option]}: it is an option of other "
+            "studies. Leave it out."
+        )
+    if small and data is not None:
+        refuse(f"`--data` must be left out with `--small`, got {data}: data are made. Leave one of them out.")
+    if small and short:
+        refuse("`--short` must be left out with `--small`, got both: made images are few already. Leave one of them out.")
     if name in IMAGE_STUDIES:
-        given = {option: value for option, value in image_options.items() if value is not None}
-        if small and data is not None:
-            _refuse(f"`--data` must be left out with `--small`, got {data}: images are made. Leave one of them out.")
-        if small and short:
-            _refuse(
-                "`--short` must be left out with `--small`, got both: made images are few already. Leave one of them out."
-            )
         _run_image_study(name, given, out, as_json)
+    elif name in PART_STUDIES:
+        run_part_study(name, given, out, as_json)
     else:
         make_folder(out)
         _run_study(name, seed or 0, out, as_json)
@@ -112,18 +128,17 @@ def study(
 
 def _run_study(name: str, seed: int, out: Path, as_json: bool) -> None:
     from burnish.report.study_figures import draw_study
-    from burnish.studies.records import STUDIES, record_study, summarise
+    from burnish.studies.records import STUDIES, record_study
 
     record = record_study(name, seed=seed, progress=True)
-    _leave(record, draw_study, out / name, as_json, STUDIES[name], summarise)
+    leave(record, draw_study, out / name, as_json, STUDIES[name])
 
 
 def _run_image_study(name: str, options: dict[str, Any], out: Path, as_json: bool) -> None:
     from burnish.errors import FitError
     from burnish.report.image_figures import draw_image_study
     from burnish.studies.image_settings import ImageSettings
-    from burnish.studies.image_studies import IMAGE_STUDIES, check_options, record_image_study
-    from burnish.studies.records import summarise
+    from burnish.studies.image_studies import IMAGE_STUDIES, check_options, datasets_of, record_image_study
 
     extend, short = (options.pop(key, False) for key in ("extend", "short"))
     scale = "short" if short else "small" if options.get("small") else ""
@@ -131,8 +146,8 @@ def _run_image_study(name: str, options: dict[str, Any], out: Path, as_json: boo
     try:
         wanted = check_options(name, **{key: value for key, value in options.items() if key != "data"})
     except (ValueError, TypeError) as error:
-        _refuse(_reason(error))
-    parts = (name, options.get("dataset", "fashion-mnist"), options.get("protocol", "ours"), scale)
+        refuse(reason(error))
+    parts = (name, options.get("dataset", datasets_of(name)[0]), options.get("protocol", "ours"), scale)
     place = out / "-".join(filter(None, parts))
     source = Path(f"{place}.json")
     if extend and name == "correlation":
@@ -145,32 +160,25 @@ def _run_image_study(name: str, options: dict[str, Any], out: Path, as_json: boo
     try:
         record = record_image_study(name, work=work, settings=settings, earlier=earlier, progress=True, **options)
     except (ValueError, TypeError, OSError, MemoryError, FitError, ModuleNotFoundError) as error:
-        _remove_empty(made)
-        _refuse(_reason(error).replace("`earlier`", f"`--extend`: {source}"), code=1)
-    for seed, reason in record["failures"].items():
-        typer.echo(f"Seed {seed} failed: {reason}", err=True)
+        remove_empty(made)
+        refuse(reason(error).replace("`earlier`", f"`--extend`: {source}"), code=1)
+    for seed, why in record["failures"].items():
+        typer.echo(f"Seed {seed} failed: {why}", err=True)
     if not record["seeds"]:
         raise typer.Exit(1)
     config, count = record["config"], len(record["seeds"])
-    about = [config["dataset"], *(["made images"] if config["made_images"] else []), f"protocol {config['protocol']}"]
+    about = [config["dataset"], *(["made data"] if config["made_images"] else []), f"protocol {config['protocol']}"]
     about += ["short"] if short else []
     title = f"{IMAGE_STUDIES[name]} ({', '.join(about)}, {count} network{'s' if count > 1 else ''})"
-    _leave(record, draw_image_study, place, as_json, title, summarise)
+    leave(record, draw_image_study, place, as_json, title)
     if record["failures"]:
         raise typer.Exit(1)
-
-
-def _remove_empty(folders: Sequence[Path]) -> None:
-    """Takes back what was made for a study that could not begin."""
-    for folder in reversed(folders):
-        with contextlib.suppress(OSError):  # where something has been written
-            folder.rmdir()
 
 
 def _richer(own: Path, other: Path) -> Path:
     """Of a study's record and another that has all its numbers, the one with more seeds."""
     if not own.exists() and not other.exists():
-        _refuse(f"`--extend` must find the record {own} or {other}, got neither. Leave it out to make the record anew.")
+        refuse(f"`--extend` must find the record {own} or {other}, got neither. Leave it out to make the record anew.")
 
     def seeds(path: Path) -> set[str]:
         try:
@@ -188,7 +196,7 @@ def _read_record(path: Path, extend: bool, seeds: Sequence[int], baseline_seeds:
     except (OSError, ValueError) as error:
         if extend:
             reason = error.strerror if isinstance(error, OSError) else f"a damaged file ({error})"
-            _refuse(f"`--extend` must find the record {path}, got {reason}. Leave it out to make the record anew.")
+            refuse(f"`--extend` must find the record {path}, got {reason}. Leave it out to make the record anew.")
         return None
     if extend:
         return found
@@ -196,51 +204,11 @@ def _read_record(path: Path, extend: bool, seeds: Sequence[int], baseline_seeds:
     for option, key, asked in (("seeds", "seeds", seeds), ("baselines", "baseline_seeds", baseline_seeds)):
         lost = sorted({*config.get(key, ())} - {*asked})
         if lost:
-            _refuse(
+            refuse(
                 f"`--{option}` must have all seeds of the record {path}, got none for {', '.join(map(str, lost))}. "
                 "Pass --extend to keep them, or another --out."
             )
     return None
-
-
-def _leave(
-    record: Mapping[str, Any],
-    draw: Callable[[Mapping[str, Any]], str],
-    place: Path,
-    as_json: bool,
-    title: str,
-    summarise: Callable[[Mapping[str, Any]], tuple[list[str], list[list[str]]]],
-) -> None:
-    """Writes record and figure, and prints one of record and table."""
-    from burnish.storage import replace_file
-    from burnish.studies.records import record_text
-
-    text = record_text(record)
-    try:
-        replace_file(place.with_name(f"{place.name}.json"), f"{text}\n".encode())
-        replace_file(place.with_name(f"{place.name}.svg"), f"{draw(record)}\n".encode())
-    except OSError as error:
-        _refuse(_reason(error), code=1)
-    if as_json:
-        typer.echo(text)
-        return
-    _print_study(title, *summarise(record))
-    typer.echo(f"{record['seconds']:.0f} s in all. The figure: {place.resolve()}.svg")
-
-
-def _refuse(message: str, code: int = 2) -> None:
-    typer.echo(message, err=True)
-    raise typer.Exit(code)
-
-
-def _reason(error: Exception) -> str:
-    """What went wrong, in one line; errors of ours about files say it all in what the system says of others."""
-    text = str(error) or type(error).__name__
-    if isinstance(error, OSError) and error.strerror and error.filename is None:
-        text = error.strerror
-    for name in ("dataset", "seeds", "baseline_seeds", "protocol", "device", "folder"):
-        text = text.replace(f"`{name}`", f"`--{_OPTIONS.get(name, name)}`")
-    return text
 
 
 def _read_seeds(option: str, text: str | None) -> list[int] | None:
@@ -254,21 +222,6 @@ def _read_seeds(option: str, text: str | None) -> list[int] | None:
         known = all(end.isdecimal() and len(end) <= _MAX_DIGITS for end in ends)
         if not known or not 0 <= int(ends[1]) - int(ends[0]) < _MAX_SEEDS:
             rule = f"numbers such as 0,1,2 or 0-4, at most {_MAX_SEEDS:,} in a range"
-            _refuse(f"`{option}` must be {rule}, got {text!r}. Pass some.")
+            refuse(f"`{option}` must be {rule}, got {text!r}. Pass some.")
         found += range(int(ends[0]), int(ends[1]) + 1)
     return found
-
-
-def _print_study(title: str, header: list[str], rows: list[list[str]]) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, title=title[0].upper() + title[1:], title_justify="left")
-    table.add_column(header[0])
-    for column in header[1:]:
-        table.add_column(column, justify="right")
-    for row in rows:
-        table.add_row(*row)
-    console = Console()
-    Console(width=console.width if console.is_terminal else _PIPE_WIDTH).print(table)

@@ -1,0 +1,299 @@
+"""Every method of the study `tabular` on all splits of one table, and what its predictions score.
+
+All methods have the same networks, training rows and validation rows, and no network is trained again once something was
+chosen by the latter. A prediction is a set of draws of outputs and one scale for each split: the temperature that the
+outputs are divided by, or the standard deviation of the noise around them.
+"""
+
+import math
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from burnish import metrics
+from burnish.batches import Batch
+from burnish.flat_network import flatten_network
+from burnish.heads import Model
+from burnish.inference.flow import fit_flow
+from burnish.inference.laplace import fit_laplace
+from burnish.likelihoods import Categorical, GaussianNoise, Likelihood
+from burnish.noise import make_generator
+from burnish.posteriors import Posterior
+from burnish.refine import refine
+from burnish.studies.data.tables import Rows
+from burnish.studies.tabular_networks import Networks, Training, draw_masks, draw_networks, train_networks
+from burnish.target import Target
+
+__all__ = ["ALL_LAYERS", "METHODS", "NETWORK", "REFINE", "TEMPERATURE", "Problem", "run_methods"]
+
+NETWORK, TEMPERATURE, DROPOUT, ENSEMBLE = "network", "temperature", "MC dropout", "ensemble"
+LAPLACE, REFINE, ALL_LAYERS = "recentred Laplace", "burnish.refine", "burnish, all layers"
+METHODS = (NETWORK, TEMPERATURE, DROPOUT, ENSEMBLE, LAPLACE, REFINE, ALL_LAYERS)
+_TEMPERATURES = torch.logspace(-1.0, 1.0, 81, dtype=torch.float64)
+_NOISES = torch.logspace(-1.0, 0.5, 61, dtype=torch.float64)  # in units of the mean's residuals, which suit a single draw
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """Predictions for all splits: outputs (D, S, N, C), and the temperature or noise (D,) of each split."""
+
+    outputs: Tensor
+    scale: Tensor
+
+    def log_likelihood(self, targets: Tensor) -> Tensor:
+        """(D,): the mean over points (D, N) of the logarithm of the draws' average."""
+        return _log_likelihood(self.outputs.double(), targets, self.scale)
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """All splits of a table, and sizes."""
+
+    rows: Rows
+    num_classes: int | None
+    num_hidden: int
+    training: Training
+    num_members: int
+    dropouts: tuple[float, ...]
+    num_draws: int
+    layer_precisions: tuple[float, ...]
+    precisions: tuple[float, ...]
+    search_steps: int
+    flow_steps: int
+    seed: int
+
+    @property
+    def num_splits(self) -> int:
+        """D."""
+        return len(self.rows.target_std)
+
+    @cached_property
+    def members(self) -> Networks:
+        """The networks of all splits, then the second members of all ensembles, and so on."""
+        return self._train(self.num_members, 0)
+
+    @property
+    def network(self) -> Networks:
+        """One for each split."""
+        return self.members[: self.num_splits]
+
+    @cached_property
+    def network_noise(self) -> Tensor:
+        """(D,): the noise of the network that suits the validation rows best."""
+        return choose_scale(_run(self.network, self.rows.validation[0], 1), self.rows.validation[1])[0]
+
+    def likelihood(self, split: int) -> Likelihood:
+        """What posteriors are fitted with."""
+        return Categorical() if self.num_classes else GaussianNoise(float(self.network_noise[split]))
+
+    def dropped(self) -> Networks:
+        """The networks of all splits for one share of units left out, then for the next, and so on."""
+        shares = torch.tensor(self.dropouts).repeat_interleave(self.num_splits)
+        return self._train(len(self.dropouts), 1, shares)
+
+    def _train(self, groups: int, stream: int, dropout: Tensor | None = None) -> Networks:
+        generator = make_generator(1000 * self.seed + stream)
+        inputs, targets = self.rows.train
+        count = groups * self.num_splits
+        start = draw_networks(count, inputs.shape[-1], self.num_hidden, self.num_classes or 1, generator=generator)
+        offsets = torch.randint(inputs.shape[1], (count,), generator=generator)
+        return train_networks(start, inputs, targets, self.training, offsets=offsets, generator=generator, dropout=dropout)
+
+    def generator(self, split: int) -> torch.Generator:
+        """Of a posterior's draws; another for each split."""
+        return make_generator(1000 * self.seed + 10 + split)
+
+
+def run_methods(problem: Problem) -> dict[str, dict[str, Any]]:
+    """Scores of every method, as lists over splits; seconds of all splits, without the networks that methods share."""
+    methods: dict[str, Callable[[Problem], tuple[Drawn, dict[str, Any]]]] = {
+        NETWORK: _network,
+        TEMPERATURE: _temperature,
+        DROPOUT: _dropout,
+        ENSEMBLE: _ensemble,
+        LAPLACE: _last_layer,
+        REFINE: _refine,
+        ALL_LAYERS: _all_layers,
+    }
+    if problem.num_classes is None:
+        del methods[TEMPERATURE]  # the network's noise is chosen by the validation rows as it is
+    _ = problem.members
+    found = {}
+    for name, run in methods.items():
+        began = time.perf_counter()
+        drawn, facts = run(problem)
+        found[name] = {**score(drawn, problem), **facts, "seconds": time.perf_counter() - began}
+    return found
+
+
+def score(drawn: Drawn, problem: Problem) -> dict[str, list[float]]:
+    """On the test rows, targets in their own units."""
+    targets, unit = problem.rows.test[1], problem.rows.target_std
+    scores = {"log_likelihood": (drawn.log_likelihood(targets) - unit.log()).tolist()}
+    if problem.num_classes is None:
+        errors = drawn.outputs.mean(1).squeeze(-1).double() - targets
+        return scores | {"rmse": (unit * errors.square().mean(1).sqrt()).tolist()}
+    probs = (drawn.outputs.double() / drawn.scale[:, None, None, None]).softmax(-1).mean(1)
+    pairs = list(zip(probs, targets, strict=True))
+    return scores | {
+        "accuracy": [metrics.accuracy(*pair) for pair in pairs],
+        "ece": [metrics.ece(*pair) for pair in pairs],
+    }
+
+
+def choose_scale(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """The temperature or noise (D,) that suits points (D, N) best, and their log-likelihood by it.
+
+    Temperatures have the weak prior of `fit_temperature`, `log T ~ N(0, 1)`, or a few points that are all classified
+    rightly would make them zero.
+    """
+    outputs = outputs.double()
+    if targets.is_floating_point():
+        residuals = outputs.mean(1).squeeze(-1) - targets
+        unit = residuals.square().mean(1).sqrt()
+        candidates, penalty = _NOISES.unsqueeze(1) * unit, torch.zeros(len(_NOISES), 1)
+    else:
+        candidates = _TEMPERATURES.unsqueeze(1).expand(-1, len(outputs))
+        penalty = 0.5 * _TEMPERATURES.log().square().unsqueeze(1) / targets.shape[1]
+    found = torch.stack([_log_likelihood(outputs, targets, candidate) for candidate in candidates])
+    best = (found - penalty).argmax(0, keepdim=True)
+    return candidates.gather(0, best).squeeze(0), found.gather(0, best).squeeze(0)
+
+
+def _log_likelihood(outputs: Tensor, targets: Tensor, scale: Tensor) -> Tensor:
+    wide = scale[:, None, None]
+    if targets.is_floating_point():
+        errors = (targets.unsqueeze(1) - outputs.squeeze(-1)) / wide
+        each = -0.5 * errors.square() - wide.log() - 0.5 * math.log(2.0 * math.pi)
+    else:
+        index = targets[:, None, :, None].expand(*outputs.shape[:3], 1)
+        each = (outputs / wide.unsqueeze(-1)).log_softmax(-1).gather(-1, index).squeeze(-1)
+    return (each.logsumexp(1) - math.log(outputs.shape[1])).mean(1)
+
+
+def _run(networks: Networks, inputs: Tensor, groups: int) -> Tensor:
+    """(D, groups, N, C) outputs on inputs (D, N, P)."""
+    outputs = networks(inputs.repeat(groups, 1, 1))
+    return outputs.view(groups, len(inputs), *outputs.shape[1:]).transpose(0, 1)
+
+
+def _network(problem: Problem) -> tuple[Drawn, dict[str, Any]]:
+    ones = torch.ones(problem.num_splits, dtype=torch.float64)
+    scale = ones if problem.num_classes else problem.network_noise
+    return Drawn(_run(problem.network, problem.rows.test[0], 1), scale), {}
+
+
+def _temperature(problem: Problem) -> tuple[Drawn, dict[str, Any]]:
+    return _scaled(problem, lambda inputs: _run(problem.network, inputs, 1))
+
+
+def _ensemble(problem: Problem) -> tuple[Drawn, dict[str, Any]]:
+    return _scaled(problem, lambda inputs: _run(problem.members, inputs, problem.num_members))
+
+
+def _scaled(problem: Problem, run: Callable[[Tensor], Tensor]) -> tuple[Drawn, dict[str, Any]]:
+    scale, _ = choose_scale(run(problem.rows.validation[0]), problem.rows.validation[1])
+    return Drawn(run(problem.rows.test[0]), scale), {"scale": scale.tolist()}
+
+
+def _dropout(problem: Problem) -> tuple[Drawn, dict[str, Any]]:
+    """The share of units left out by the validation rows, each with the scale that suits it best."""
+    networks, count = problem.dropped(), problem.num_splits
+    generator = make_generator(1000 * problem.seed + 2)
+    masks = [
+        draw_masks(torch.full((count,), share), problem.num_draws, problem.num_hidden, generator=generator)
+        for share in problem.dropouts
+    ]
+    groups = [networks[number * count : (number + 1) * count] for number in range(len(masks))]
+    chosen = []
+    for group, mask in zip(groups, masks, strict=True):
+        chosen.append(choose_scale(group.dropped(problem.rows.validation[0], mask), problem.rows.validation[1]))
+    scales, values = (torch.stack(column) for column in zip(*chosen, strict=True))
+    best, splits = values.argmax(0), torch.arange(count)
+    outputs = torch.stack([group.dropped(problem.rows.test[0], mask) for group, mask in zip(groups, masks, strict=True)])
+    shares = [problem.dropouts[number] for number in best.tolist()]
+    return Drawn(outputs[best, splits], scales[best, splits]), {"dropout": shares}
+
+
+def _last_layer(problem: Problem) -> tuple[Drawn, dict[str, Any]]:
+    """A Gaussian at the mode of the last layer's posterior under a zero-mean prior."""
+    network, rows = problem.network, problem.rows
+    features = [network.hidden(part[0]) for part in (rows.train, rows.validation, rows.test)]
+
+    def fit(split: int, precision: float) -> tuple[Model, Posterior]:
+        likelihood, outputs = problem.likelihood(split), problem.num_classes or 1
+        train, targets = features[0][split], rows.train[1][split]
+        target = Target.last_layer(train, targets, prior_precision=precision, likelihood=likelihood, num_outputs=outputs)
+        return target.model, fit_laplace(target).posterior
+
+    return _by_precision(problem, problem.layer_precisions, fit, features[1], features[2])
+
+
+def _all_layers(problem: Problem) -> tuple[Drawn, dict[str, Any]]:
+    """A Gaussian at a mode near the network's weights, with its full covariance, refined by a flow."""
+    network, rows = problem.network, problem.rows
+
+    def fit(split: int, precision: float) -> tuple[Model, Posterior]:
+        batch = Batch(rows.train[0][split], rows.train[1][split])
+        module, likelihood = network.module(split), problem.likelihood(split)
+        model, theta = flatten_network(module, example=batch.inputs[:8], likelihood=likelihood)
+        target = Target(model, batch, precision)
+        base = fit_laplace(target, theta, structure="full", max_iterations=problem.search_steps).posterior
+        generator = problem.generator(split)
+        return model, fit_flow(target, base, generator=generator, max_steps=problem.flow_steps).posterior
+
+    return _by_precision(problem, problem.precisions, fit, rows.validation[0], rows.test[0])
+
+
+def _by_precision(
+    problem: Problem,
+    precisions: tuple[float, ...],
+    fit: Callable[[int, float], tuple[Model, Posterior]],
+    validation: Tensor,
+    test: Tensor,
+) -> tuple[Drawn, dict[str, Any]]:
+    """Of posteriors under several priors the one whose draws suit the validation rows best, noise included."""
+    outputs, scales, chosen = [], [], []
+    for split in range(problem.num_splits):
+        trials = []
+        for precision in precisions:
+            model, posterior = fit(split, precision)
+            draws = posterior.sample(problem.num_draws, generator=problem.generator(split))
+            held_out = Drawn(model(draws, validation[split]).unsqueeze(0), torch.ones(1, dtype=torch.float64))
+            targets = problem.rows.validation[1][split].unsqueeze(0)
+            scale, value = held_out.scale, held_out.log_likelihood(targets)
+            if problem.num_classes is None:  # classes have no noise, and their posteriors no temperature
+                scale, value = choose_scale(held_out.outputs, targets)
+            trials.append((float(value), precision, scale, model, draws))
+        _, precision, scale, model, draws = max(trials, key=lambda trial: trial[0])
+        outputs.append(model(draws, test[split]))
+        scales.append(scale)
+        chosen.append(precision)
+    return Drawn(torch.stack(outputs), torch.cat(scales)), {"precision": chosen}
+
+
+def _refine(problem: Problem) -> tuple[Drawn, dict[str, Any]]:
+    """`burnish.refine` as it comes: its own prior, data, noise and twenty draws."""
+    rows, outputs, scales = problem.rows, [], []
+    facts: dict[str, list[Any]] = {"rung": [], "trusted": [], "data": []}
+    for split in range(problem.num_splits):
+        train, validation = (tuple(tensor[split] for tensor in part) for part in (rows.train, rows.validation))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what is not trusted is in the record
+            bnn = refine(problem.network.module(split), train, validation=validation, seed=problem.seed, progress=False)
+        samples = bnn.predict(rows.test[0][split]).samples
+        assert samples is not None
+        likelihood = bnn.model.likelihood
+        noise = likelihood.std if isinstance(likelihood, GaussianNoise) else 1.0
+        outputs.append(samples.log() if problem.num_classes else samples)
+        scales.append(noise)
+        found = {"rung": bnn.rungs[-1].method, "trusted": bnn.verdict.trusted, "data": bnn.tuning.data}
+        for key, value in found.items():
+            facts[key].append(value)
+    return Drawn(torch.stack(outputs), torch.tensor(scales, dtype=torch.float64)), facts

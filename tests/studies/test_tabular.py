@@ -1,0 +1,126 @@
+"""Networks on tables: the small study end to end, splits, intervals and duels."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from burnish import make_generator
+from burnish.studies import tabular
+from burnish.studies.data.tables import load_table, make_table, split_rows, stratified_splits
+from burnish.studies.records import summarise
+from burnish.studies.tabular import MADE, difference, duels, made_table, record_tabular
+from burnish.studies.tabular_methods import ALL_LAYERS, METHODS, REFINE, choose_scale
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, dict[str, Any]]:
+    work = tmp_path_factory.mktemp("tabular")
+    return work, record_tabular(work=work, small=True, progress=False)
+
+
+def test_every_method_predicts_every_split(small: Any) -> None:
+    record = small[1]
+    assert not record["failures"]
+    assert list(record["parts"]) == list(MADE)
+    for name, part in record["parts"].items():
+        wanted = set(METHODS) - ({"temperature"} if name == "made numbers" else set())
+        assert set(part["rows"]) == wanted
+        for row in part["rows"].values():
+            assert all(math.isfinite(value) for value in row["log_likelihood"])
+            assert len(row["log_likelihood"]) == 2
+
+
+def test_networks_know_more_than_nothing(small: Any) -> None:
+    found = small[1]["parts"]["made classes"]["rows"]["ensemble"]["log_likelihood"]
+    assert sum(found) / len(found) > -math.log(2.0)
+
+
+def test_a_complete_study_is_not_made_again(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    work, record = small
+    monkeypatch.setattr(tabular, "run_methods", lambda problem: pytest.fail("made again"))
+    assert record_tabular(work=work, small=True, progress=False)["parts"] == record["parts"]
+
+
+def test_splits_hold_every_class_out_and_no_row_is_in_two_parts() -> None:
+    table = made_table(MADE[0])
+    rows = split_rows(table, 3)
+    sizes = [getattr(rows, name)[1].shape for name in ("train", "validation", "test")]
+    assert [size[0] for size in sizes] == [3, 3, 3]
+    assert sum(size[1] for size in sizes) == len(table.inputs)
+    labels = torch.tensor([0] * 70 + [1] * 30)
+    tests = stratified_splits(labels, 5, generator=make_generator(0))
+    assert tests.shape[0] == 5
+    assert (labels[tests].sum(1) == round(0.3 * tests.shape[1])).all()
+
+
+def test_inputs_are_standardised_by_training_rows_alone() -> None:
+    rows = split_rows(made_table(MADE[1]), 2)
+    train = rows.train[0]
+    assert train[..., :2].mean(1).abs().max() < 1e-5
+    assert float((rows.test[0][..., :2].mean(1)).abs().max()) > 1e-3
+
+
+def test_the_scale_of_noise_is_the_one_that_was_put_in() -> None:
+    generator = make_generator(0)
+    targets = torch.randn(1, 4000, generator=generator, dtype=torch.float64)
+    outputs = (targets + 0.5 * torch.randn(1, 4000, generator=generator, dtype=torch.float64)).view(1, 1, 4000, 1)
+    scale = choose_scale(outputs, targets)[0]
+    assert float(scale.flatten()[0]) == pytest.approx(0.5, rel=0.1)
+
+
+def part(**scores: list[float]) -> dict[str, Any]:
+    rows = {name: {"log_likelihood": values} for name, values in scores.items()}
+    return {"kind": "classification", "rows": rows, "sizes": {"train": 80, "validation": 10, "test": 10}}
+
+
+def test_intervals_allow_for_training_sets_that_overlap() -> None:
+    found = difference(part(a=[1.0, 2.0, 3.0], b=[0.0, 0.0, 0.0]), "a", "b")
+    assert found is not None
+    assert found[0] == 2.0
+    # Student's 97.5 % quantile with two degrees of freedom, and a share of 1/3 + 10/90
+    assert found[1] == pytest.approx(4.302653 * math.sqrt(1 / 3 + 1 / 9), rel=1e-5)
+    assert difference(part(a=[1.0, 2.0]), "a", "b") is None
+
+
+def test_duels_count_data_sets() -> None:
+    won, lost = [1.0, 1.1, 1.2], [0.0, 0.1, 0.2]
+    record = {
+        "parts": {
+            "one": part(**{REFINE: won, ALL_LAYERS: lost, "network": lost}),
+            "two": part(**{REFINE: lost, ALL_LAYERS: won, "network": [-3.0, 0.0, 3.6]}),
+            "three": part(**{REFINE: lost}),
+        }
+    }
+    found = {(duel.method, duel.rival): (duel.wins, duel.ties, duel.losses) for duel in duels(record)}
+    assert found[REFINE, "network"] == (1, 1, 0)
+    assert found[REFINE, ALL_LAYERS] == (1, 0, 1)
+    assert found[ALL_LAYERS, "network"] == (0, 2, 0)
+
+
+def test_the_table_has_a_star_in_each_row_and_the_duels(small: Any) -> None:
+    header, rows = summarise(small[1])
+    assert header[1:] == list(METHODS)
+    assert all(sum(cell.endswith("*") for cell in row) == 1 for row in rows[:2])
+    assert [row[0].split(":")[0] for row in rows[2:]] == [REFINE, ALL_LAYERS]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"datasets": ["iris"]}, "`datasets` must be one of 'made classes'"),
+        ({"datasets": []}, "`datasets` must be names of data sets"),
+        ({"num_splits": 1}, "`num_splits` must be at least 2"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, Any], said: str, tmp_path: Any) -> None:
+    with pytest.raises(ValueError, match=said):
+        record_tabular(work=tmp_path, small=True, progress=False, **options)
+
+
+def test_missing_and_damaged_files_are_refused(tmp_path: Any) -> None:
+    with pytest.raises(FileNotFoundError, match="iris"):
+        load_table("iris", tmp_path)
+    with pytest.raises(ValueError, match="it has no iris_X"):
+        make_table("iris", {}, tmp_path / "file.npz")
