@@ -17,10 +17,11 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
+from burnish.report.few_shot_figure import draw_few_shot
 from burnish.report.image_figures import draw_image_study
 from burnish.report.study_figures import draw_study
 from burnish.studies.records import STUDIES
-from reproduction_tables import pictured, read
+from reproduction_tables import few_shot_sets, pictured, read
 from tables import load
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "figures"
@@ -99,7 +100,8 @@ def figures() -> dict[str, str]:
     """Every figure as SVG text, by the name of its file."""
     studies = {f"study-{name}.svg": draw_study(load(f"study-{name}")) + "\n" for name in STUDIES}
     images = {f"{name}.svg": draw_image_study(read(name)) + "\n" for name in pictured()}
-    return {"overview.svg": overview(), **studies, **images}
+    few = {f"few-shot-{name}.svg": draw_few_shot(load(f"few-shot-{name}")) + "\n" for name in few_shot_sets()}
+    return {"overview.svg": overview(), **studies, **images, **few}
 
 
 def main() -> None:

@@ -7,11 +7,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from burnish.studies import few_shot
 from burnish.studies.claims import Claim, calibration_claims, ood_claims
 from burnish.studies.image_methods import LABELS, MAP, TEMPERATURE
 from burnish.studies.image_posteriors import BURNISH, FLOW, HMC, LA, RECENTRED, REFINE, flow_name
 from burnish.studies.image_problem import BASELINES
-from burnish.studies.image_studies import IMAGE_STUDIES
+from burnish.studies.image_studies import IMAGE_STUDIES, datasets_of
 from burnish.studies.printed import Printed, printed
 from burnish.studies.protocols import BENCHMARKS, PROTOCOLS
 from burnish.studies.summaries import method_names, method_rows, spread
@@ -20,6 +21,8 @@ __all__ = [
     "SUMMARIES",
     "claim_list",
     "claimed",
+    "few_shot_claims",
+    "few_shot_sets",
     "image_notes",
     "mixed_networks",
     "names",
@@ -32,22 +35,32 @@ Table = tuple[list[str], list[list[str]]]
 
 # of the overview
 METHODS = (MAP, TEMPERATURE, LA, flow_name(5), RECENTRED, FLOW, BURNISH, REFINE, HMC, "VB", "CSGHMC")
-FOLDER = Path(__file__).resolve().parent.parent / "results" / "images"
+RESULTS = Path(__file__).resolve().parent.parent / "results"
+_CALIBRATION = ("image-calibration-", "text-")  # studies of every method against HMC
+
+
+def _path(name: str) -> Path:
+    return RESULTS / ("texts" if name.startswith("text-") else "images") / f"{name}.json"
 
 
 def names() -> list[str]:
     """Of the records that are there; "short" ones are of a part of the images and fewer epochs."""
-    wanted = [f"{study}-{dataset}-{protocol}" for study in IMAGE_STUDIES for dataset in BENCHMARKS for protocol in PROTOCOLS]
-    return [name for each in wanted for name in (each, f"{each}-short") if (FOLDER / f"{name}.json").exists()]
+    wanted = [
+        f"{study}-{dataset}-{protocol}"
+        for study in IMAGE_STUDIES
+        for dataset in datasets_of(study)
+        for protocol in PROTOCOLS
+    ]
+    return [name for each in wanted for name in (each, f"{each}-short") if _path(name).exists()]
 
 
 def pictured() -> list[str]:
     """Of the records whose figures stand in the pages: of most studies one protocol is enough; short ones have one."""
-    shown = {"image-calibration": PROTOCOLS, "ood": ("ours",), "shift": PROTOCOLS}
+    shown = {"image-calibration": PROTOCOLS, "ood": ("ours",), "shift": PROTOCOLS, "text": ("ours",)}
     wanted = {
         f"{study}-{dataset}-{protocol}"
         for study in IMAGE_STUDIES
-        for dataset in BENCHMARKS
+        for dataset in datasets_of(study)
         for protocol in shown.get(study, ("paper",))
     }
     return [name for name in names() if name in wanted or name.endswith("-short")]
@@ -55,7 +68,7 @@ def pictured() -> list[str]:
 
 def read(name: str) -> dict[str, Any]:
     """One record."""
-    record: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text())
+    record: dict[str, Any] = json.loads(_path(name).read_text())
     return record
 
 
@@ -114,7 +127,7 @@ def _draws(record: dict[str, Any]) -> list[str]:
     study, few, many = record["study"], record["config"]["few"], record["config"]["num_draws"]
     if study in ("few-vs-many", "marginals"):
         return []
-    average = ", averaged over disjoint sets of them" if study in ("image-calibration", "correlation") else ""
+    average = ", averaged over disjoint sets of them" if study in ("image-calibration", "text", "correlation") else ""
     lines = [f"predictions by {few} draws{average}"]
     if any("csghmc" in part.get("baselines", {}) for part in record["seeds"].values()):
         lines[0] += ", of CSGHMC by all its networks"
@@ -134,6 +147,7 @@ def claimed() -> list[str]:
         for name in names()
         if name.startswith("image-calibration-") and not name.endswith("-paper-short")  # nothing to be compared with
     ]
+    calibrated += [name for name in names() if name.startswith("text-") and name.endswith("-ours")]
     return calibrated + sorted({f"ood-{_way(name)}" for name in names() if name.startswith("ood-")})
 
 
@@ -147,8 +161,19 @@ def claim_list(name: str) -> str:
     if name.startswith("ood-"):
         claims = ood_claims([read(each) for each in names() if each.startswith("ood-") and _way(each) == _way(name)])
     else:
-        claims = calibration_claims(read(f"image-calibration-{name}"))
+        claims = calibration_claims(read(name if name.startswith("text-") else f"image-calibration-{name}"))
     return "\n".join(_line(claim) for claim in claims)
+
+
+def few_shot_sets() -> list[str]:
+    """Data sets that have a record of few points."""
+    return [dataset for dataset in BENCHMARKS if (RESULTS / f"few-shot-{dataset}.json").exists()]
+
+
+def few_shot_claims(dataset: str) -> str:
+    """What such a record shows."""
+    record = json.loads((RESULTS / f"few-shot-{dataset}.json").read_text())
+    return "\n".join(_line(claim) for claim in few_shot.claims(record))
 
 
 def _line(claim: Claim) -> str:
@@ -177,7 +202,7 @@ def _judges() -> Table:
     """How HMC, which all others are compared with, was run, and whether it can be relied on."""
     rows = []
     for name in names():
-        if not name.startswith("image-calibration-"):
+        if not name.startswith(_CALIBRATION):
             continue
         record = read(name)
         config, parts = record["config"], list(record["seeds"].values())

@@ -17,7 +17,18 @@ from typing import Any
 
 from burnish.studies.records import STUDIES, summarise
 from predictive_tables import SOURCES
-from reproduction_tables import SUMMARIES, claim_list, claimed, image_notes, mixed_networks, names, part_origins, read
+from reproduction_tables import (
+    SUMMARIES,
+    claim_list,
+    claimed,
+    few_shot_claims,
+    few_shot_sets,
+    image_notes,
+    mixed_networks,
+    names,
+    part_origins,
+    read,
+)
 from study_tables import NOTES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -406,6 +417,27 @@ def image_study(name: str) -> str:
     return markdown(*summarise(record)) + f"\n\n{image_notes(record)}" + _origin(record)
 
 
+def tabular() -> str:
+    """Test log-likelihoods on tables, and wins, ties and losses."""
+    record = load("tabular")
+    return markdown(*summarise(record)) + _origin(record)
+
+
+def few_shot(dataset: str) -> str:
+    """NLL and distances to HMC against the number of points."""
+    record = load(f"few-shot-{dataset}")
+    return markdown(*summarise(record)) + f"\n\n{_few_shot_notes(record)}" + _origin(record)
+
+
+def _few_shot_notes(record: dict[str, Any]) -> str:
+    config = record["config"]
+    lines = [f"{len(config['seeds'])} networks, means and standard errors", f"NLL by {config['few']} draws"]
+    lines.append(f"distances by {config['num_draws']}")
+    if config["num_train"] is not None:
+        lines.append(f"networks trained on {config['num_train']:,} images for {config['num_epochs']} epochs")
+    return f"{'; '.join(lines)}. Data: {'; '.join(record['data'].values())}."
+
+
 def _by_name(record: dict[str, Any]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """Posteriors of all layers with their rows of all networks, those with the largest NLL first."""
     groups: dict[str, list[dict[str, Any]]] = {}
@@ -451,6 +483,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "all-layers": all_layers,
     "subspaces": subspaces,
     "costs": costs,
+    "tabular": tabular,
+    **{f"few-shot-{name}": partial(few_shot, name) for name in few_shot_sets()},
+    **{f"claims-few-shot-{name}": partial(few_shot_claims, name) for name in few_shot_sets()},
     **{name: partial(prediction, name) for name in SOURCES},
     **{f"study-{name}": partial(study, name) for name in STUDIES},
     **{name: partial(image_study, name) for name in names()},
@@ -470,9 +505,10 @@ def pages() -> list[Path]:
 
 
 def unshown() -> list[str]:
-    """Records of image studies whose table stands on no page."""
+    """Records of studies whose table stands on no page."""
     shown = {match[2] for page in pages() for match in MARKED.finditer(page.read_text())}
-    return [name for name in names() if name not in shown]
+    known = [*names(), *(f"few-shot-{dataset}" for dataset in few_shot_sets()), "tabular"]
+    return [name for name in known if name not in shown]
 
 
 def main() -> None:

@@ -37,8 +37,10 @@ def part(network="abc", **rows):
 @pytest.fixture
 def folder(tables, tmp_path, monkeypatch):
     """In place of that of the committed records."""
-    monkeypatch.setattr(tables, "FOLDER", tmp_path)
-    return tmp_path
+    monkeypatch.setattr(tables, "RESULTS", tmp_path)
+    (tmp_path / "images").mkdir()
+    (tmp_path / "texts").mkdir()
+    return tmp_path / "images"
 
 
 def test_short_records_stand_beside_whole_ones(tables, folder):
@@ -49,6 +51,14 @@ def test_short_records_stand_beside_whole_ones(tables, folder):
     assert tables.names() == known
     assert tables.pictured() == ["ood-cifar-10-ours", "ood-cifar-10-ours-short", "correlation-cifar-10-ours-short"]
     assert tables.claimed() == ["ood-ours", "ood-ours-short", "ood-paper"]
+
+
+def test_records_of_texts_have_a_folder_of_their_own(tables, folder):
+    for name in ("text-trec-fine-ours", "text-trec-fine-paper", "text-cifar-10-ours"):
+        (folder.parent / "texts" / f"{name}.json").write_text("{}")
+    (folder / "text-sst-fine-ours.json").write_text("{}")
+    assert tables.names() == ["text-trec-fine-paper", "text-trec-fine-ours"]
+    assert tables.pictured() == tables.claimed() == ["text-trec-fine-ours"]
 
 
 def test_claims_do_not_mix_short_records_with_whole_ones(tables, folder, monkeypatch):
