@@ -8,9 +8,10 @@ from burnish.inference.flipout import variational_network
 from burnish.inference.temperature import fit_temperature
 from burnish.noise import make_generator
 from burnish.predictive import predict_at
-from burnish.studies import image_methods
+from burnish.studies import draw_scores, image_methods
 from burnish.studies.architectures import make_network
-from burnish.studies.image_methods import MAP, TEMPERATURE, LayerMethods, NetworkMethods, grouped_probs
+from burnish.studies.draw_scores import grouped_probs
+from burnish.studies.image_methods import MAP, TEMPERATURE, LayerMethods, NetworkMethods
 from burnish.studies.image_posteriors import HMC, LA, RECENTRED, REFINE, Fit, posterior
 from burnish.studies.image_problem import train_missing
 from burnish.studies.training import read_trained
@@ -27,7 +28,7 @@ def trained(tmp_path_factory):
 
 @pytest.mark.parametrize("entries", [2**24, 700])
 def test_groups_predict_as_each_does_alone(ours, entries, monkeypatch):
-    monkeypatch.setattr(image_methods, "_CHUNK_ENTRIES", entries)  # few entries: a few images at a time
+    monkeypatch.setattr(draw_scores, "_CHUNK_ENTRIES", entries)  # few entries: a few images at a time
     problem, theta = ours.problem, posterior(ours.problem, LA).draws
     inputs = problem.features("test")
     probs = grouped_probs(problem.model, theta, inputs, 5)

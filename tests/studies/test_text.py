@@ -85,4 +85,10 @@ def test_a_small_study_goes_on_and_has_its_table(tmp_path):
     header, rows = text.summary(record)
     assert header[:4] == ["method", "MMD", "TV to HMC", "NLL"]
     assert [row[0] for row in rows][-2:] == ["burnish.refine, own target", "HMC"]
-    assert record["seeds"]["0"]["target"]["parameters"] == 17 * 2
+    part = record["seeds"]["0"]
+    assert part["target"]["parameters"] == 17 * 2
+    # so few test points that single blocks of draws would differ by chance
+    assert {part["rows"][name]["blocks"] for name in ("recentred LA", "flow", "burnish")} == {20}
+    assert part["rows"]["HMC"]["blocks"] > 4
+    assert "blocks" not in part["rows"]["MAP"]
+    assert all("scores" not in row.get("fit", {}) for row in part["rows"].values())

@@ -19,7 +19,8 @@ from burnish.inference.laplace import LaplaceFit, fit_laplace
 from burnish.inference.selection import choose_target
 from burnish.inference.temperature import fit_temperature
 from burnish.ladder import Ladder
-from burnish.studies.image_methods import MAP, TEMPERATURE, grouped_probs
+from burnish.studies.draw_scores import grouped_probs
+from burnish.studies.image_methods import MAP, TEMPERATURE
 from burnish.studies.image_posteriors import BURNISH, FLOW, HMC, RECENTRED, stream
 from burnish.studies.image_problem import ImageProblem
 from burnish.target import Target

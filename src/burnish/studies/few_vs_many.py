@@ -9,7 +9,8 @@ from torch import Tensor
 
 from burnish import metrics
 from burnish.predictive import predict
-from burnish.studies.image_methods import LayerMethods, grouped_probs
+from burnish.studies.draw_scores import grouped_probs
+from burnish.studies.image_methods import LayerMethods
 from burnish.studies.image_posteriors import BURNISH, HMC, LA, RECENTRED, fit_paper_base, stream
 from burnish.studies.paper_scores import paper_ece
 from burnish.studies.protocols import BENCHMARKS

@@ -8,20 +8,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from burnish import metrics
 from burnish.diagnostics import class_contrasts, median_bandwidth, mmd, resplit_range
 from burnish.noise import make_generator
+from burnish.studies.draw_scores import grouped_probs, score_sets
 from burnish.studies.image_methods import (
     LABELS,
     TEMPERATURE,
     LayerMethods,
     Methods,
     NetworkMethods,
-    grouped_probs,
     num_samples,
 )
 from burnish.studies.image_posteriors import HMC, REFINE
-from burnish.studies.paper_scores import paper_ece, paper_mmd
+from burnish.studies.paper_scores import paper_mmd
 from burnish.studies.summaries import is_comparable, method_names, method_rows, printed_score, spread
 
 __all__ = ["run_baseline", "run_seed", "summary"]
@@ -48,15 +47,14 @@ _COLUMNS = {
     "elbo": ("ELBO", 0, 1.0, ""),
     **_SECONDS,
 }
-_SCORES = ("accuracy", "nll", "brier", "ece")
 _NUM_TV_SPLITS = 100
-_MAX_SETS = 30  # of few draws each, whose scores are averaged
 
 
 def run_baseline(methods: NetworkMethods) -> dict[str, Any]:
     """The rows of networks that were trained from scratch."""
     fit = {"fit": {"seconds": methods.trained.seconds}}
-    return {"rows": {name: _scores(methods, name) | fit for name in methods.names}}
+    draws = {name: {"draws": num_samples(methods.setting, name)} for name in methods.names}
+    return {"rows": {name: draws[name] | _scores(methods, name) | fit for name in methods.names}}
 
 
 def run_seed(methods: LayerMethods) -> dict[str, Any]:
@@ -65,10 +63,12 @@ def run_seed(methods: LayerMethods) -> dict[str, Any]:
     judge = _Judge(methods)
     rows = {}
     for name in methods.names:
-        rows[name] = _scores(methods, name) | judge.distances(name)
         fit = methods.fit(name)
+        facts = {} if fit is None else dict(fit.facts)
+        scores = facts.pop("scores", None) or _scores(methods, name)
+        rows[name] = {"draws": num_samples(methods.setting, name)} | scores | judge.distances(name)
         if fit is not None:
-            rows[name]["fit"] = fit.facts
+            rows[name]["fit"] = facts
     search = problem.tuned_target.tuning
     assert search is not None
     return {
@@ -180,17 +180,8 @@ class _Judge:
 
 def _scores(methods: Methods, name: str) -> dict[str, Any]:
     """On test points: by as many draws as tables are of, over several sets of them, and by all."""
-    labels = methods.setting.labels("test")
-    few = num_samples(methods.setting, name)
-    sets = methods.sets(name, "test", few)
-    parts = [_score(probs, labels) for probs in sets[:_MAX_SETS]]
-    many = _score(sets.mean(0), labels)
-    means = {key: statistics.fmean(part[key] for part in parts) for key in parts[0]}
-    return {"few": means, "many": many, "draws": few, "sets": len(parts)}
-
-
-def _score(probs: Tensor, labels: Tensor) -> dict[str, float]:
-    return {name: getattr(metrics, name)(probs, labels) for name in _SCORES} | {"paper_ece": paper_ece(probs, labels)}
+    sets = methods.sets(name, "test", num_samples(methods.setting, name))
+    return score_sets(sets, methods.setting.labels("test"))
 
 
 def _values(parts: list[Any], name: str, column: str) -> list[float | None]:

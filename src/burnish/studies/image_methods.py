@@ -16,6 +16,7 @@ from burnish.noise import make_generator
 from burnish.prediction import Prediction
 from burnish.predictive import average_outputs, predict_at
 from burnish.studies.architectures import make_network
+from burnish.studies.draw_scores import grouped_probs
 from burnish.studies.image_posteriors import (
     BURNISH,
     FLOW,
@@ -32,10 +33,9 @@ from burnish.studies.image_problem import ImageProblem, Setting, forward
 from burnish.studies.recipes import Recipe
 from burnish.studies.training import Trained, read_trained
 
-__all__ = ["LABELS", "MAP", "TEMPERATURE", "LayerMethods", "Methods", "NetworkMethods", "grouped_probs", "num_samples"]
+__all__ = ["LABELS", "MAP", "TEMPERATURE", "LayerMethods", "Methods", "NetworkMethods", "num_samples"]
 
 MAP, TEMPERATURE = "MAP", "MAP-Temp"
-_CHUNK_ENTRIES = 2**24  # entries of one block of outputs
 # under which name a method stands in tables, where it is not its own
 LABELS = {
     MAP: "network (MAP)",
@@ -177,15 +177,3 @@ def num_samples(setting: Setting, name: str) -> int:
     if setting.protocol == "paper" and name == HMC:
         return setting.settings.num_draws
     return setting.settings.few // 2 if setting.protocol == "paper" and name == "VB" else setting.settings.few
-
-
-@torch.no_grad()
-def grouped_probs(model: Model, theta: Tensor, inputs: Tensor, num_samples: int) -> Tensor:
-    """Probabilities (sets, N, C) by disjoint sets of so many of the draws (S, d); draws left over are not used."""
-    theta = theta[: len(theta) // num_samples * num_samples]
-    rows = max(1, _CHUNK_ENTRIES // (len(theta) * model.head.num_outputs))
-    parts = []
-    for x in torch.split(inputs, rows):
-        probs = model.likelihood.probs(model(theta, x)).transpose(-1, -2)  # (S, C, n), as heads lay outputs out
-        parts.append(probs.reshape(-1, num_samples, *probs.shape[1:]).mean(1))
-    return torch.cat(parts, dim=-1).transpose(-1, -2)

@@ -1,9 +1,10 @@
 """Every posterior of the image studies: fitted once for each seed, and kept as draws with what is known about the fit."""
 
 import hashlib
+import itertools
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,7 @@ from burnish.noise import make_generator
 from burnish.posteriors import DensityPosterior, Gaussian, Posterior
 from burnish.refine import refine
 from burnish.scales import Dense, Diagonal, Scale
+from burnish.studies.draw_scores import score_blocks
 from burnish.studies.image_problem import ImageProblem
 from burnish.studies.image_settings import ImageSettings
 from burnish.studies.paper_flows import fit_paper_flows
@@ -194,7 +196,9 @@ def _fit_hmc(problem: ImageProblem, generator: torch.Generator) -> Fit:
     draws = _spread(fit, kept)
     before = problem.laplace.seconds + start.seconds
     facts = _describe(fit) | {"seconds": before + fit.seconds, "start_seconds": before, "kept": draws.shape[:2].numel()}
-    return Fit(problem.lift(draws, generator=generator).flatten(0, 1), facts)
+    drawn = problem.lift(draws, generator=generator).flatten(0, 1)
+    few = settings.num_draws if problem.setting.protocol == "paper" else settings.few
+    return Fit(drawn, facts | _scores(problem, _blocks(fit, settings.num_draws), few))
 
 
 def _fit_refine(problem: ImageProblem, generator: torch.Generator) -> Fit:
@@ -250,7 +254,18 @@ def _drawn(problem: ImageProblem, fitted: Posterior, generator: torch.Generator,
     draws = fitted.sample(problem.setting.settings.num_draws, generator=generator)
     if isinstance(fitted, DensityPosterior):
         facts = facts | _elbo(problem.target, fitted, generator)
-    return Fit(problem.lift(draws, generator=generator), facts)
+    drawn, settings = problem.lift(draws, generator=generator), problem.setting.settings
+    more = (fitted.sample(settings.num_draws, generator=generator) for _ in range(problem.setting.benchmark.num_blocks - 1))
+    return Fit(drawn, facts | _scores(problem, itertools.chain([draws], more), settings.few))
+
+
+def _scores(problem: ImageProblem, blocks: Iterable[Tensor], few: int) -> dict[str, Any]:
+    """Over several blocks of draws of the target, where the data set asks for them: see `Benchmark.num_blocks`."""
+    count = problem.setting.benchmark.num_blocks
+    if count == 1:
+        return {}
+    inputs, labels = problem.features("test"), problem.setting.labels("test")
+    return {"scores": score_blocks(problem.target.model, itertools.islice(blocks, count), inputs, labels, few)}
 
 
 def _elbo(target: Target, fitted: DensityPosterior, generator: torch.Generator) -> dict[str, float]:
@@ -263,6 +278,12 @@ def _spread(fit: HmcFit, kept: int) -> Tensor:
     draws = fit.posterior.draws
     stride = draws.shape[1] // kept
     return draws[:, draws.shape[1] - 1 - (kept - 1) * stride :: stride]
+
+
+def _blocks(fit: HmcFit, size: int) -> Iterator[Tensor]:
+    """Of all draws, the last ones first: one of each chain, then the next of each, so that a block has all chains."""
+    draws = fit.posterior.draws.transpose(0, 1).flip(0).flatten(0, 1)
+    return (draws[first : first + size] for first in range(0, len(draws) - size + 1, size))
 
 
 def _describe(fit: HmcFit) -> dict[str, Any]:
