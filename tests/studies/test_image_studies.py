@@ -220,6 +220,18 @@ def test_results_of_another_network_are_refused(tmp_path, made, monkeypatch):
         record(tmp_path / "elsewhere", seeds=(0, 1), earlier=first)
 
 
+def test_records_from_before_blocks_of_draws_are_of_one_block(tmp_path, made):
+    first = record(tmp_path, seeds=(0,))
+    assert first["config"].pop("num_blocks") == 2
+    with pytest.raises(ValueError, match="`earlier` must have `num_blocks` 2, got 1"):
+        record(tmp_path / "second", earlier=first)
+    one = dataclasses.replace(ImageSettings.small(), num_blocks=1)
+    first = record(tmp_path / "third", seeds=(0,), settings=one)
+    del first["config"]["num_blocks"]
+    assert list(record(tmp_path / "fourth", seeds=(1,), settings=one, earlier=first)["seeds"]) == ["0", "1"]
+    assert made == [0, 0, 1]
+
+
 @pytest.mark.usefixtures("made")
 def test_memory_for_a_covariance_is_asked_for_before_networks_are_trained_and_not_after(tmp_path, monkeypatch):
     def refuse(setting):

@@ -255,13 +255,13 @@ def _drawn(problem: ImageProblem, fitted: Posterior, generator: torch.Generator,
     if isinstance(fitted, DensityPosterior):
         facts = facts | _elbo(problem.target, fitted, generator)
     drawn, settings = problem.lift(draws, generator=generator), problem.setting.settings
-    more = (fitted.sample(settings.num_draws, generator=generator) for _ in range(problem.setting.benchmark.num_blocks - 1))
+    more = (fitted.sample(settings.num_draws, generator=generator) for _ in range(settings.num_blocks - 1))
     return Fit(drawn, facts | _scores(problem, itertools.chain([draws], more), settings.few))
 
 
 def _scores(problem: ImageProblem, blocks: Iterable[Tensor], few: int) -> dict[str, Any]:
-    """Over several blocks of draws of the target, where the data set asks for them: see `Benchmark.num_blocks`."""
-    count = problem.setting.benchmark.num_blocks
+    """Over several blocks of draws of the target, where the settings ask for them."""
+    count = problem.setting.settings.num_blocks
     if count == 1:
         return {}
     inputs, labels = problem.features("test"), problem.setting.labels("test")

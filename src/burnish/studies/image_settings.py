@@ -13,6 +13,8 @@ class ImageSettings:
 
     num_draws: int = 600
     """Of each posterior: the paper's."""
+    num_blocks: int = 1
+    """Of so many draws, that scores are averaged over: where test points are few, the draws of one make them noisy."""
     few: int = 20
     """Draws behind a prediction."""
     num_chains: int = 300
@@ -51,6 +53,7 @@ class ImageSettings:
         """For trying the studies out on made images."""
         return cls(
             num_draws=32,
+            num_blocks=2,
             few=8,
             num_chains=64,
             num_superchains=4,
@@ -72,7 +75,7 @@ class ImageSettings:
     @classmethod
     def text(cls) -> "ImageSettings":
         """For texts, whose sets and layers are small enough for a CPU; the paper has flows of five layers alone."""
-        return cls(num_chains=120, num_superchains=12, spacing=10, lengths=(5,), structure="full")
+        return cls(num_blocks=20, num_chains=120, num_superchains=12, spacing=10, lengths=(5,), structure="full")
 
     @classmethod
     def short(cls) -> "ImageSettings":

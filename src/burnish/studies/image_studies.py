@@ -40,6 +40,7 @@ IMAGE_STUDIES = {
     "text": "every method on test texts, and its distance to HMC",
 }
 WITH_BASELINES = ("image-calibration", "ood", "shift")
+_SIZES_BEFORE = {"num_blocks": 1}  # of records from before there was a choice
 _WITHOUT_FLOWS = ("few-vs-many", "flow-from-prior")
 
 
@@ -254,7 +255,7 @@ def _check_earlier(earlier: Mapping[str, Any], name: str, config: Mapping[str, A
         raise ValueError(f"`earlier` must be a record of an image study, got something else. {remedy}")
     study = "image-calibration" if name == "correlation" and earlier.get("study") == "image-calibration" else name
     wanted = {"study": study, "version": VERSION, **config}
-    described = {"study": earlier.get("study"), "version": earlier.get("version"), **earlier["config"]}
+    described = {"study": earlier.get("study"), "version": earlier.get("version"), **_SIZES_BEFORE, **earlier["config"]}
     for key, value in wanted.items():
         if described.get(key) != value:
             raise ValueError(f"`earlier` must have `{key}` {value}, got {described.get(key)}. {remedy}")

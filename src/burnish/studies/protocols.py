@@ -37,8 +37,6 @@ class Benchmark:
     outside: tuple[str, ...]
     """Data sets that are not of this kind, to be told from it."""
     seeds: tuple[int, ...]
-    num_blocks: int = 1
-    """Of as many draws as tables are of, that scores are averaged over: where test points are few, draws make them noisy."""
 
     def variational(self, num_points: int) -> Recipe:
         """The paper's VB, as in its code: a KL divergence a tenth of its size, and means that start at random.
@@ -78,7 +76,7 @@ _TEXT = Recipe(10, 64, optimizer="adam", learning_rate=1e-2, weight_decay=0.0, m
 
 
 def _text(title: str, num_classes: int) -> "Benchmark":
-    return Benchmark(title, "gru", num_classes, _TEXT, 40.0, "full", outside=(), seeds=(0, 1, 2), num_blocks=20)
+    return Benchmark(title, "gru", num_classes, _TEXT, 40.0, "full", outside=(), seeds=(0, 1, 2))
 
 
 BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
