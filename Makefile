@@ -6,7 +6,7 @@ READY := .venv/.ready
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 SMALL ?= .cache/reproduce-small
 
-.PHONY: help test test-slow lint types bench pages studies reproduce reproduce-small demo example clean
+.PHONY: help test test-slow lint types bench docs studies reproduce reproduce-small demo example clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -37,7 +37,7 @@ studies: $(READY) ## the four studies of docs/studies.md: records, tables and fi
 	for name in logistic-integral linearised-vs-mc mpa-vs-mc toy-logistic; do \
 		$(BIN)/burnish study $$name --out .cache/studies && cp .cache/studies/$$name.json results/study-$$name.json || exit 1; \
 	done
-	$(MAKE) pages
+	$(MAKE) docs
 
 # DEVICE=cuda: on a GPU this is about an hour with training, on a CPU days
 reproduce: $(READY) ## the image studies on the real data sets (BURNISH_DATA, or a download), by both protocols; then records and pages
@@ -46,7 +46,7 @@ reproduce: $(READY) ## the image studies on the real data sets (BURNISH_DATA, or
 			$(BIN)/burnish study $$name --dataset $$dataset --protocol $$protocol --device $(or $(DEVICE),cpu) \
 				--work .cache/work --out results/images || exit 1; \
 		done; done; done
-	$(MAKE) pages
+	$(MAKE) docs
 
 # one lane after another for each data set and protocol, two at a time
 reproduce-small: $(READY) ## the studies of networks at a small scale, on made data: records, tables and figures, in less than five minutes
@@ -69,7 +69,7 @@ small-%: $(READY)
 		OMP_NUM_THREADS=1 $(BIN)/burnish study $$name --small --dataset $$dataset --protocol $$protocol --out $(SMALL) || exit 1; \
 	done
 
-pages: $(READY) ## tables and figures of README and docs from the records in results/
+docs: $(READY) ## tables and figures of README and docs from the records in results/, none of which may be missing or outdated
 	$(BIN)/python benchmarks/tables.py
 	$(BIN)/python benchmarks/figures.py
 

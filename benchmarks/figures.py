@@ -21,8 +21,8 @@ from burnish.report.few_shot_figure import draw_few_shot
 from burnish.report.image_figures import draw_image_study
 from burnish.report.study_figures import draw_study
 from burnish.studies.records import STUDIES
-from reproduction_tables import few_shot_sets, pictured, read
-from tables import load
+from committed import read_record
+from reproduction_tables import few_shot_sets, pictured
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "figures"
 COLOURS = {"network": "#3a3a3a", "temperature scaling": "#b87d00", "burnish": "#0a4f9e"}
@@ -48,7 +48,7 @@ STYLE: Any = {
 
 def draw_calibration(axes: Axes) -> None:
     """How much more often a predictor is right than it says, against what it says; the mean over all LeNets and splits."""
-    runs = [run for group in load("refine")["results"]["fashion-mnist"]["runs"] for run in group]
+    runs = [run for group in read_record("refine")["results"]["fashion-mnist"]["runs"] for run in group]
     axes.axhline(0.0, color="#333333", linewidth=0.8, linestyle=(0, (4, 3)))
     for name, colour in COLOURS.items():
         bins = [average(pairs) for pairs in zip(*(run["test"][name]["reliability"] for run in runs), strict=True)]
@@ -60,7 +60,7 @@ def draw_calibration(axes: Axes) -> None:
 
 def draw_cost(axes: Axes) -> None:
     """Nats below the best ELBO against seconds, for every posterior of the same target."""
-    rows = load("refinement-cpu")["results"]["40"]["posteriors"]
+    rows = read_record("refinement-cpu")["results"]["40"]["posteriors"]
     rows = [row for row in rows if "evidence: precision" not in row["posterior"]]
     best = max(row["elbo"] for row in rows)
     for row in rows:
@@ -98,9 +98,9 @@ def overview() -> str:
 
 def figures() -> dict[str, str]:
     """Every figure as SVG text, by the name of its file."""
-    studies = {f"study-{name}.svg": draw_study(load(f"study-{name}")) + "\n" for name in STUDIES}
-    images = {f"{name}.svg": draw_image_study(read(name)) + "\n" for name in pictured()}
-    few = {f"few-shot-{name}.svg": draw_few_shot(load(f"few-shot-{name}")) + "\n" for name in few_shot_sets()}
+    studies = {f"study-{name}.svg": draw_study(read_record(f"study-{name}")) + "\n" for name in STUDIES}
+    images = {f"{name}.svg": draw_image_study(read_record(name)) + "\n" for name in pictured()}
+    few = {f"few-shot-{name}.svg": draw_few_shot(read_record(f"few-shot-{name}")) + "\n" for name in few_shot_sets()}
     return {"overview.svg": overview(), **studies, **images, **few}
 
 
@@ -109,8 +109,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
     check = parser.parse_args().check
-    stale = []
-    for name, svg in figures().items():
+    stale, made = [], figures()
+    lost = sorted({path.name for path in FOLDER.glob("*.svg")} - made.keys())
+    if lost:
+        sys.exit(f"docs/figures must have figures of records alone, got {', '.join(lost)}. Make the records, or delete it.")
+    for name, svg in made.items():
         path = FOLDER / name
         if path.exists() and path.read_text() == svg:
             continue

@@ -13,14 +13,16 @@ import torch
 
 from burnish.studies.records import finite, origin
 
-__all__ = ["RESULTS", "measured", "origin", "print_table", "write_record"]
+__all__ = ["RESULTS", "VERSIONS", "measured", "origin", "print_table", "write_record"]
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
+VERSIONS: dict[str, int] = {}
+"""Of a benchmark's record, by its name, where it is not the first: one more whenever its table needs something new."""
 
 
 def write_record(path: Path, config: Mapping[str, Any], results: Any, device: torch.device) -> None:
     """Writes one JSON record: configuration, commit, versions, device and results."""
-    record = {"config": dict(config), **origin(device), "results": results}
+    record = {"version": VERSIONS.get(path.stem, 1), "config": dict(config), **origin(device), "results": results}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(finite(record), indent=1, allow_nan=False) + "\n")
     print(f"record: {path}")

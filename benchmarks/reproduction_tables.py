@@ -1,10 +1,8 @@
 """Tables of docs/reproduction: the image studies as their commands print them, how they were made, and what they show."""
 
-import json
 import statistics
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from burnish.studies import few_shot
@@ -16,6 +14,7 @@ from burnish.studies.image_studies import IMAGE_STUDIES, datasets_of
 from burnish.studies.printed import Printed, printed
 from burnish.studies.protocols import BENCHMARKS, PROTOCOLS
 from burnish.studies.summaries import method_names, method_rows, spread
+from committed import has_record, read_record
 
 __all__ = [
     "SUMMARIES",
@@ -28,19 +27,13 @@ __all__ = [
     "names",
     "part_origins",
     "pictured",
-    "read",
 ]
 
 Table = tuple[list[str], list[list[str]]]
 
 # of the overview
 METHODS = (MAP, TEMPERATURE, LA, flow_name(5), RECENTRED, FLOW, BURNISH, REFINE, HMC, "VB", "CSGHMC")
-RESULTS = Path(__file__).resolve().parent.parent / "results"
 _CALIBRATION = ("image-calibration-", "text-")  # studies of every method against HMC
-
-
-def _path(name: str) -> Path:
-    return RESULTS / ("texts" if name.startswith("text-") else "images") / f"{name}.json"
 
 
 def names() -> list[str]:
@@ -51,7 +44,7 @@ def names() -> list[str]:
         for dataset in datasets_of(study)
         for protocol in PROTOCOLS
     ]
-    return [name for each in wanted for name in (each, f"{each}-short") if _path(name).exists()]
+    return [name for each in wanted for name in (each, f"{each}-short") if has_record(name)]
 
 
 def pictured() -> list[str]:
@@ -66,12 +59,6 @@ def pictured() -> list[str]:
     return [name for name in names() if name in wanted or name.endswith("-short")]
 
 
-def read(name: str) -> dict[str, Any]:
-    """One record."""
-    record: dict[str, Any] = json.loads(_path(name).read_text())
-    return record
-
-
 def part_origins(record: dict[str, Any]) -> list[dict[str, Any]]:
     """Where the seeds of a record were made, and networks that were added to them."""
     found = []
@@ -84,7 +71,7 @@ def mixed_networks() -> list[str]:
     """Data sets, protocols and seeds for which studies have results of different networks."""
     digests: dict[str, set[str]] = {}
     for name in names():
-        record = read(name)
+        record = read_record(name)
         for seed, part in record["seeds"].items():
             config = record["config"]
             place = f"{config['dataset']} {config['protocol']} {seed}" + (" short" if _is_short(config) else "")
@@ -159,21 +146,20 @@ def _way(name: str) -> str:
 def claim_list(name: str) -> str:
     """What a record, or for "ood" all records of one protocol, show."""
     if name.startswith("ood-"):
-        claims = ood_claims([read(each) for each in names() if each.startswith("ood-") and _way(each) == _way(name)])
+        claims = ood_claims([read_record(each) for each in names() if each.startswith("ood-") and _way(each) == _way(name)])
     else:
-        claims = calibration_claims(read(name if name.startswith("text-") else f"image-calibration-{name}"))
+        claims = calibration_claims(read_record(name if name.startswith("text-") else f"image-calibration-{name}"))
     return "\n".join(_line(claim) for claim in claims)
 
 
 def few_shot_sets() -> list[str]:
     """Data sets that have a record of few points."""
-    return [dataset for dataset in BENCHMARKS if (RESULTS / f"few-shot-{dataset}.json").exists()]
+    return [dataset for dataset in BENCHMARKS if has_record(f"few-shot-{dataset}")]
 
 
 def few_shot_claims(dataset: str) -> str:
     """What such a record shows."""
-    record = json.loads((RESULTS / f"few-shot-{dataset}.json").read_text())
-    return "\n".join(_line(claim) for claim in few_shot.claims(record))
+    return "\n".join(_line(claim) for claim in few_shot.claims(read_record(f"few-shot-{dataset}")))
 
 
 def _line(claim: Claim) -> str:
@@ -183,7 +169,7 @@ def _line(claim: Claim) -> str:
 
 def _overview() -> Table:
     """NLL and calibration error of every method on every data set, without the defects of the paper's protocol."""
-    records = [read(name) for name in names() if name.startswith("image-calibration-") and name.endswith("-ours")]
+    records = [read_record(name) for name in names() if name.startswith("image-calibration-") and name.endswith("-ours")]
     header = ["method"]
     for record in records:
         title = BENCHMARKS[record["config"]["dataset"]].title
@@ -204,7 +190,7 @@ def _judges() -> Table:
     for name in names():
         if not name.startswith(_CALIBRATION):
             continue
-        record = read(name)
+        record = read_record(name)
         config, parts = record["config"], list(record["seeds"].values())
         fits = [row["fit"] for row in method_rows(parts, HMC)]
         title, paper = BENCHMARKS[config["dataset"]].title, config["protocol"] == "paper"
@@ -230,7 +216,7 @@ def _judges() -> Table:
 
 def _ood_scores(name: str) -> Table:
     """FPR95 and AUROC by each score, over all other data sets."""
-    parts = list(read(name)["seeds"].values())
+    parts = list(read_record(name)["seeds"].values())
     scores = ("confidence", "entropy", "mutual information")
     labels = ("largest probability", *scores[1:])
     header = ["mean over the sets", *(f"{rate} by {label}" for rate in ("FPR95, %", "AUROC, %") for label in labels)]

@@ -6,7 +6,6 @@ A marker is a line `<!-- table: NAME -->`; what stands between it and `<!-- end 
 """
 
 import argparse
-import json
 import re
 import statistics
 import sys
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from burnish.studies.records import STUDIES, summarise
+from committed import read_record
 from predictive_tables import SOURCES
 from reproduction_tables import (
     SUMMARIES,
@@ -27,18 +27,11 @@ from reproduction_tables import (
     mixed_networks,
     names,
     part_origins,
-    read,
 )
 from study_tables import NOTES
 
 ROOT = Path(__file__).resolve().parent.parent
 MARKED = re.compile(r"(<!-- table: ([a-z0-9-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
-
-
-def load(name: str) -> dict[str, Any]:
-    """One record of results/."""
-    record: dict[str, Any] = json.loads((ROOT / "results" / f"{name}.json").read_text())
-    return record
 
 
 def markdown(header: list[str], rows: list[list[str]]) -> str:
@@ -49,7 +42,7 @@ def markdown(header: list[str], rows: list[list[str]]) -> str:
 
 def refinement_timing() -> str:
     """Seconds of refinement and of the paper's protocol, in the same rounds."""
-    record = load("refinement-cpu")
+    record = read_record("refinement-cpu")
     rows = []
     for precision, result in record["results"].items():
         for what, row in result["timing"].items():
@@ -59,7 +52,7 @@ def refinement_timing() -> str:
 
 def refinement_posteriors() -> str:
     """ELBO and k-hat of every posterior of the same target."""
-    record = load("refinement-cpu")
+    record = read_record("refinement-cpu")
     rows = []
     for precision, result in record["results"].items():
         for row in result["posteriors"]:
@@ -79,7 +72,7 @@ def refinement_posteriors() -> str:
 
 def compositions() -> str:
     """ELBO of every composition, for each problem, with its spread over seeds."""
-    record = load("compositions")
+    record = read_record("compositions")
     problems = record["results"]
     names = [row["composition"] for row in next(iter(problems.values()))]
     rows = []
@@ -91,7 +84,7 @@ def compositions() -> str:
 
 def control_variate() -> str:
     """Noise between batches of 512 points, relative to plain batches."""
-    record = load("control-variate")
+    record = read_record("control-variate")
     rows = [
         [name, f"{row['value_ratio']:.1e}", f"{row['gradient_ratio']:.1e}"]
         for name, row in record["results"]["noise"].items()
@@ -102,7 +95,7 @@ def control_variate() -> str:
 
 def evidence_gap() -> str:
     """The share of the gap between Laplace's ELBO and the evidence that refinement closes."""
-    record = load("evidence-gap")
+    record = read_record("evidence-gap")
     rows = [
         [
             str(row["subset"]),
@@ -120,7 +113,7 @@ def evidence_gap() -> str:
 
 def refine() -> str:
     """Network, temperature scaling and burnish on test points; means over networks, and paired differences."""
-    record = load("refine")
+    record = read_record("refine")
     rows = []
     for name, title in (("fashion-mnist", "LeNet, Fashion-MNIST"), ("digits", "demo network, digits")):
         result = record["results"][name]
@@ -163,7 +156,7 @@ def _behaviour(record: dict[str, Any]) -> str:
 
 def refine_stages() -> str:
     """Where the seconds of one call go."""
-    record = load("refine")
+    record = read_record("refine")
     rows = []
     for name, title in (("fashion-mnist", "LeNet, 60,000 images"), ("digits", "demo network, digits")):
         runs = [run for group in record["results"][name]["runs"] for run in group]
@@ -176,7 +169,7 @@ def refine_stages() -> str:
 
 def hmc_weights() -> str:
     """Seconds to convergence, and MMD to a run of HMC against the range of chain-wise re-splits of two runs."""
-    record = load("hmc-cuda")
+    record = read_record("hmc-cuda")
     rows = []
     for precision, name, part in _by_posterior(record["results"]["all data"], "HMC, run 1"):
         values = " / ".join(f"{1e5 * row['mmd']:.1f}" for row in part)
@@ -192,7 +185,7 @@ def hmc_weights() -> str:
 
 def hmc_predictions() -> str:
     """Predictive distance to a long run of HMC: with 20 draws by that of 20 draws of HMC, and with many."""
-    record = load("hmc-cuda")
+    record = read_record("hmc-cuda")
     rows = []
     for precision, name, part in _by_posterior(record["results"]["few points"], "HMC, long"):
         ratio, many = (" / ".join(f"{row[key]:{form}}" for row in part) for key, form in (("ratio", ".2f"), ("many", ".4f")))
@@ -218,7 +211,7 @@ def _median_seconds(rows: list[dict[str, Any]]) -> str:
 
 def verdicts() -> str:
     """How often the verdict is right: on the networks it was developed with, and on others."""
-    records = [load("verdicts"), load("verdicts-unseen")]
+    records = [read_record("verdicts"), read_record("verdicts-unseen")]
     by_kind = [{(row["dim"], row["state"]): row for row in record["results"]["summary"]} for record in records]
     rows = []
     for (dim, state), first in by_kind[0].items():
@@ -237,7 +230,7 @@ def verdicts() -> str:
 
 def sbc() -> str:
     """Excursions of rank statistics, by the simultaneous 99 % band."""
-    record = load("sbc")
+    record = read_record("sbc")
     rows = []
     for problem, result in record["results"].items():
         for method, part in result["methods"].items():
@@ -249,7 +242,7 @@ def sbc() -> str:
 
 def nuts() -> str:
     """Effective draws a second of `fit_hmc` and of Pyro's NUTS."""
-    record = load("nuts")
+    record = read_record("nuts")
     results = record["results"]
     best: dict[str, list[dict[str, Any]]] = {}
     for row in [*results["rounds"], results["by_rule"], results["raw"]]:
@@ -287,7 +280,7 @@ _PRINTED = {
 
 def all_layers() -> str:
     """NLL of every posterior of all layers, and which share of the gap from the paper's protocol to HMC it closes."""
-    record = load("all-layers")
+    record = read_record("all-layers")
     rows = []
     for name, part in _by_name(record):
         closed = " / ".join(str(round(100 * row["closed"])) for row in part)
@@ -359,7 +352,7 @@ def _judge_of_all_layers(record: dict[str, Any]) -> str:
 
 def subspaces() -> str:
     """What refining 20 directions gains, beside refining all of them."""
-    record = load("all-layers")
+    record = read_record("all-layers")
     groups = dict(_by_name(record))
     rows = []
     for name in (*(name for name in groups if name.startswith("subspace")), "refined, Kronecker, recentred"):
@@ -377,7 +370,7 @@ def subspaces() -> str:
 
 def costs() -> str:
     """What each posterior costs beyond training one network: in symbols, and measured."""
-    record = load("costs-cpu")
+    record = read_record("costs-cpu")
     rows = []
     for row in record["results"]["methods"][1:]:
         overhead = f"{row['seconds']:,.0f} s, {row['epochs']:.1f} epochs{'*' if row['extrapolated'] else ''}"
@@ -400,32 +393,32 @@ def costs() -> str:
 def prediction(name: str) -> str:
     """A table about prediction, with what stands below it."""
     source, make = SOURCES[name]
-    record = load(source)
+    record = read_record(source)
     header, rows, note = make(record)
     return f"{markdown(header, rows)}\n\n{note}" + _origin(record)
 
 
 def study(name: str) -> str:
     """The table of a study, as its command prints it, and what the table leaves out."""
-    record = load(f"study-{name}")
+    record = read_record(f"study-{name}")
     return markdown(*summarise(record)) + f"\n\n{NOTES[name](record)}" + _origin(record)
 
 
 def image_study(name: str) -> str:
     """The table of an image study, as its command prints it, and how it was made."""
-    record = read(name)
+    record = read_record(name)
     return markdown(*summarise(record)) + f"\n\n{image_notes(record)}" + _origin(record)
 
 
 def tabular() -> str:
     """Test log-likelihoods on tables, and wins, ties and losses."""
-    record = load("tabular")
+    record = read_record("tabular")
     return markdown(*summarise(record)) + _origin(record)
 
 
 def few_shot(dataset: str) -> str:
     """NLL and distances to HMC against the number of points."""
-    record = load(f"few-shot-{dataset}")
+    record = read_record(f"few-shot-{dataset}")
     return markdown(*summarise(record)) + f"\n\n{_few_shot_notes(record)}" + _origin(record)
 
 
@@ -494,9 +487,15 @@ TABLES: dict[str, Callable[[], str]] = {
 }
 
 
-def rendered(text: str) -> str:
+def rendered(text: str, page: str) -> str:
     """A page with its tables as the records have them."""
-    return MARKED.sub(lambda match: f"{match[1]}{TABLES[match[2]]()}\n{match[3]}", text)
+
+    def table(match: re.Match[str]) -> str:
+        if match[2] not in TABLES:  # studies have tables for the records that are there
+            sys.exit(f"{page} wants the table {match[2]}, which has no record. Make that, or take the table out.")
+        return f"{match[1]}{TABLES[match[2]]()}\n{match[3]}"
+
+    return MARKED.sub(table, text)
 
 
 def pages() -> list[Path]:
@@ -516,19 +515,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
     check = parser.parse_args().check
-    mixed = mixed_networks()
-    if mixed:
-        sys.exit(f"records of one data set and protocol must be of the same networks, got others for {', '.join(mixed)}")
     lost = unshown()
     if lost:
         sys.exit(f"records must have a table on a page, got none for {', '.join(lost)}")
+    mixed = mixed_networks()
+    if mixed:
+        sys.exit(f"records of one data set and protocol must be of the same networks, got others for {', '.join(mixed)}")
     stale = []
     for page in pages():
-        text = page.read_text()
-        if rendered(text) != text:
-            stale.append(str(page.relative_to(ROOT)))
+        text, name = page.read_text(), str(page.relative_to(ROOT))
+        found = rendered(text, name)
+        if found != text:
+            stale.append(name)
             if not check:
-                page.write_text(rendered(text))
+                page.write_text(found)
     print(f"{'out of date' if check else 'written'}: {', '.join(stale) or 'nothing'}")
     sys.exit(bool(check and stale))
 

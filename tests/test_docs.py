@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 def test_tables_and_figure_are_those_of_the_records(script):
     command = [sys.executable, f"benchmarks/{script}", "--check"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{done.stdout}{done.stderr}run `make pages`"
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}run `make docs`"
 
 
 def python_blocks(page: str = "README.md") -> list[str]:

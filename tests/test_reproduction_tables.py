@@ -3,9 +3,14 @@
 import json
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+
+from burnish.studies.image_settings import ImageSettings
+from burnish.studies.records import finite
+from burnish.studies.workspace import VERSION
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 
@@ -17,15 +22,23 @@ def tables():
         import reproduction_tables
 
         yield reproduction_tables
-    sys.modules.pop("reproduction_tables")
+    for name in ("reproduction_tables", "committed", "records"):
+        sys.modules.pop(name)
 
 
 def write(folder, name, **changes):
     """A record as studies leave it, in little; the name says what of."""
     study, dataset, protocol = name.removesuffix("-short").replace("cifar-10", "cifar10").rsplit("-", 2)
-    config = {"dataset": dataset.replace("cifar10", "cifar-10"), "protocol": protocol, "few": 20, "num_draws": 600}
-    config |= {"num_train": 10_000, "num_epochs": 20} if name.endswith("-short") else {"num_train": None}
-    record = {"study": study, "config": config, "data": {"a": "some images"}, "failures": {}, "seeds": {}} | changes
+    settings = ImageSettings.short() if name.endswith("-short") else ImageSettings()
+    config = {"dataset": dataset.replace("cifar10", "cifar-10"), "protocol": protocol, **finite(asdict(settings))}
+    record = {
+        "study": study,
+        "version": VERSION,
+        "config": config,
+        "data": {"a": "some images"},
+        "failures": {},
+        "seeds": {},
+    } | changes
     (folder / f"{name}.json").write_text(json.dumps(record))
     return record
 
@@ -37,7 +50,7 @@ def part(network="abc", **rows):
 @pytest.fixture
 def folder(tables, tmp_path, monkeypatch):
     """In place of that of the committed records."""
-    monkeypatch.setattr(tables, "RESULTS", tmp_path)
+    monkeypatch.setattr(sys.modules["committed"], "RESULTS", tmp_path)
     (tmp_path / "images").mkdir()
     (tmp_path / "texts").mkdir()
     return tmp_path / "images"
@@ -92,6 +105,41 @@ def test_notes_say_what_stands_behind_a_table(tables, folder):
     )
     assert "(seeds 0, 1), means; the record has those of every network;" in notes("shift-cifar-10-ours")
     assert "predictions by 20 draws; of HMC by 600." in notes("shift-cifar-10-paper")
+
+
+def test_records_that_are_missing_damaged_or_old_are_named(tables, folder):
+    read = sys.modules["committed"].read_record
+    assert not tables.has_record("ood-cifar-10-ours")
+    with pytest.raises(SystemExit, match=r"results/images/ood-cifar-10-ours\.json must be there for the pages, got no such"):
+        read("ood-cifar-10-ours")
+    with pytest.raises(SystemExit, match=r"results/texts/text-sst-fine-ours\.json must be there"):
+        read("text-sst-fine-ours")
+    (folder.parent / "nuts.json").write_text('{"config": {')
+    with pytest.raises(SystemExit, match=r"results/nuts\.json must be a record in JSON, got a damaged file .* Make it anew"):
+        read("nuts")
+    (folder.parent / "nuts.json").write_text('{"config": {}, "version": 3}')
+    with pytest.raises(SystemExit, match=r"but it is of version 3, and the code of version 1\. Make it anew"):
+        read("nuts")
+    write(folder, "ood-cifar-10-ours", version=VERSION - 1)
+    with pytest.raises(SystemExit, match=f"but it is of version {VERSION - 1}, and the code of version {VERSION}. Make it"):
+        read("ood-cifar-10-ours")
+    assert write(folder, "ood-cifar-10-ours") == read("ood-cifar-10-ours")
+
+
+def test_a_table_without_its_record_is_named(tmp_path):
+    code = (
+        "import sys; sys.path.insert(0, sys.argv.pop(1))\n"
+        "import tables\n"
+        "del tables.TABLES['tabular']\n"
+        "tables.mixed_networks = lambda: []\n"
+        "tables.pages = lambda: [tables.ROOT / 'docs' / 'tabular.md']\n"
+        "tables.unshown = lambda: []\n"
+        "tables.main()\n"
+    )
+    command = [sys.executable, "-c", code, str(BENCHMARKS), "--check"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    text = "docs/tabular.md wants the table tabular, which has no record. Make that, or take the table out.\n"
+    assert (done.returncode, done.stderr) == (1, text)
 
 
 def test_a_record_without_a_place_on_a_page_is_named(tmp_path):
