@@ -16,6 +16,7 @@ from typing import Any
 
 from burnish.studies.records import STUDIES, summarise
 from committed import read_record
+from paper_tables import PAPER_TABLES
 from predictive_tables import SOURCES
 from reproduction_tables import (
     SUMMARIES,
@@ -404,6 +405,11 @@ def study(name: str) -> str:
     return markdown(*summarise(record)) + f"\n\n{NOTES[name](record)}" + _origin(record)
 
 
+def study_alone(name: str) -> str:
+    """The table of a study and nothing else, for pages that lead to the one with the rest."""
+    return markdown(*summarise(read_record(f"study-{name}")))
+
+
 def image_study(name: str) -> str:
     """The table of an image study, as its command prints it, and how it was made."""
     record = read_record(name)
@@ -483,7 +489,8 @@ TABLES: dict[str, Callable[[], str]] = {
     **{f"study-{name}": partial(study, name) for name in STUDIES},
     **{name: partial(image_study, name) for name in names()},
     **{f"claims-{name}": partial(claim_list, name) for name in claimed()},
-    **{name: partial(lambda make: markdown(*make()), make) for name, make in SUMMARIES.items()},
+    **{f"paper-{name}": partial(study_alone, name) for name in STUDIES},
+    **{name: partial(lambda make: markdown(*make()), make) for name, make in {**SUMMARIES, **PAPER_TABLES}.items()},
 }
 
 

@@ -25,7 +25,7 @@ def tokens(count):
 def make_setting(protocol, folder, made=False):
     sizes = {"train": 50, "validation": 20, "test": 30}
     source = lambda name, split: tokens(sizes[split])  # noqa: E731
-    return Setting("sst-fine", protocol, ImageSettings.text(), source, Workspace(folder), CPU, made)
+    return Setting("sst-fine", protocol, ImageSettings.text(protocol), source, Workspace(folder), CPU, made)
 
 
 def test_texts_for_this_study_and_images_for_the_others():
@@ -88,7 +88,8 @@ def test_a_small_study_goes_on_and_has_its_table(tmp_path):
     part = record["seeds"]["0"]
     assert part["target"]["parameters"] == 17 * 2
     # so few test points that single blocks of draws would differ by chance
-    assert {part["rows"][name]["blocks"] for name in ("recentred LA", "flow", "burnish", "HMC")} == {2}
-    assert ImageSettings.text().num_blocks == 20
+    drawn = ("LA", "LA-Refine-5", "recentred LA", "flow", "burnish", "refine", "HMC")
+    assert {part["rows"][name]["blocks"] for name in drawn} == {2}
+    assert [ImageSettings.text(protocol).num_blocks for protocol in ("paper", "ours")] == [1, 20]
     assert "blocks" not in part["rows"]["MAP"]
     assert all("scores" not in row.get("fit", {}) for row in part["rows"].values())

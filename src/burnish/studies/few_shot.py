@@ -66,10 +66,9 @@ def record_few_shot(
     check_seeds(chosen)
     place = check_device(device)
     settings = settings or (Settings.small() if small else Settings())
-    image_settings = image_settings or (ImageSettings.small() if small else ImageSettings.usual(dataset))
-    setting = Setting(
-        dataset, _PROTOCOL, image_settings, data_source(dataset, data, small), Workspace(Path(work)), place, small
-    )
+    image_settings = image_settings or (ImageSettings.small() if small else ImageSettings.usual(dataset, _PROTOCOL))
+    source = data_source(dataset, _PROTOCOL, data, small)
+    setting = Setting(dataset, _PROTOCOL, image_settings, source, Workspace(Path(work)), place, small)
     pool = len(setting.images["validation"])  # before networks are trained, which the lack of data would end
     counts = [count for count in settings.counts if count <= pool]
     if not counts:

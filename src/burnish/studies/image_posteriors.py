@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from burnish.convergence import rhat
 from burnish.diagnostics import elbo
+from burnish.heads import Model
 from burnish.inference.curvature import diagonal_hessian, full_hessian
 from burnish.inference.flow import fit_flow
 from burnish.inference.hmc import HmcFit, fit_hmc
@@ -113,7 +114,8 @@ def _fit_flows(problems: Sequence[ImageProblem], settings: ImageSettings) -> Non
             generator = stream(problem, name)
             facts = {"batch_seconds": fits.seconds, "together": len(problems) * len(names)}
             facts |= {} if paper else _elbo(problem.target, flow, generator)
-            _write(problem, name, Fit(flow.sample(settings.num_draws, generator=generator), facts))
+            model = problem.without_bias if paper else problem.model
+            _write(problem, name, _drawn_whole(problem, model, flow, generator, facts))
 
 
 def fit_paper_base(problem: ImageProblem) -> tuple[Gaussian, dict[str, Any]]:
@@ -152,7 +154,7 @@ def _fit_la(problem: ImageProblem, generator: torch.Generator) -> Fit:
     base, facts = fit_paper_base(problem)
     if problem.setting.protocol == "ours":
         facts |= _elbo(problem.target, base, generator)
-    return Fit(base.sample(problem.setting.settings.num_draws, generator=generator), facts)
+    return _drawn_whole(problem, problem.model, base, generator, facts)
 
 
 def _fit_recentred(problem: ImageProblem, generator: torch.Generator) -> Fit:
@@ -198,7 +200,7 @@ def _fit_hmc(problem: ImageProblem, generator: torch.Generator) -> Fit:
     facts = _describe(fit) | {"seconds": before + fit.seconds, "start_seconds": before, "kept": draws.shape[:2].numel()}
     drawn = problem.lift(draws, generator=generator).flatten(0, 1)
     few = settings.num_draws if problem.setting.protocol == "paper" else settings.few
-    return Fit(drawn, facts | _scores(problem, _blocks(fit, settings.num_draws), few))
+    return Fit(drawn, facts | _scores(problem, target.model, _blocks(fit, settings.num_draws), few))
 
 
 def _fit_refine(problem: ImageProblem, generator: torch.Generator) -> Fit:
@@ -227,7 +229,7 @@ def _fit_refine(problem: ImageProblem, generator: torch.Generator) -> Fit:
         "precision": bnn.tuning.precision,
         "data": bnn.tuning.data,
     }
-    return Fit(bnn.posterior.sample(problem.setting.settings.num_draws, generator=generator), facts)
+    return _drawn_whole(problem, problem.model, bnn.posterior, generator, facts)
 
 
 _FITS: dict[str, Callable[[ImageProblem, torch.Generator], Fit]] = {
@@ -251,21 +253,38 @@ def full_target(problem: ImageProblem) -> Target:
 
 
 def _drawn(problem: ImageProblem, fitted: Posterior, generator: torch.Generator, facts: dict[str, Any]) -> Fit:
+    """Draws of a posterior over what the target is over."""
     draws = fitted.sample(problem.setting.settings.num_draws, generator=generator)
     if isinstance(fitted, DensityPosterior):
         facts = facts | _elbo(problem.target, fitted, generator)
-    drawn, settings = problem.lift(draws, generator=generator), problem.setting.settings
+    drawn = problem.lift(draws, generator=generator)
+    blocks = _and_more(draws, fitted, problem.setting.settings, generator)
+    return Fit(drawn, facts | _scores(problem, problem.target.model, blocks))
+
+
+def _drawn_whole(
+    problem: ImageProblem, model: Model, fitted: Posterior, generator: torch.Generator, facts: dict[str, Any]
+) -> Fit:
+    """Draws of a posterior over the whole layer; the model that predicts by them may see less of it."""
+    draws = fitted.sample(problem.setting.settings.num_draws, generator=generator)
+    blocks = _and_more(draws, fitted, problem.setting.settings, generator)
+    return Fit(draws, facts | _scores(problem, model, (block[:, : model.head.dim] for block in blocks)))
+
+
+def _and_more(draws: Tensor, fitted: Posterior, settings: ImageSettings, generator: torch.Generator) -> Iterator[Tensor]:
+    """A block of draws, and further ones."""
     more = (fitted.sample(settings.num_draws, generator=generator) for _ in range(settings.num_blocks - 1))
-    return Fit(drawn, facts | _scores(problem, itertools.chain([draws], more), settings.few))
+    return itertools.chain([draws], more)
 
 
-def _scores(problem: ImageProblem, blocks: Iterable[Tensor], few: int) -> dict[str, Any]:
-    """Over several blocks of draws of the target, where the settings ask for them."""
+def _scores(problem: ImageProblem, model: Model, blocks: Iterable[Tensor], few: int | None = None) -> dict[str, Any]:
+    """Over several blocks of draws, where the settings ask for them."""
     count = problem.setting.settings.num_blocks
     if count == 1:
         return {}
     inputs, labels = problem.features("test"), problem.setting.labels("test")
-    return {"scores": score_blocks(problem.target.model, itertools.islice(blocks, count), inputs, labels, few)}
+    few = problem.setting.settings.few if few is None else few
+    return {"scores": score_blocks(model, itertools.islice(blocks, count), inputs, labels, few)}
 
 
 def _elbo(target: Target, fitted: DensityPosterior, generator: torch.Generator) -> dict[str, float]:

@@ -88,13 +88,14 @@ def record_image_study(
     chosen, compared, device = check_options(name, dataset, seeds, baseline_seeds, protocol, device, small)
     dataset = dataset or datasets_of(name)[0]
     if settings is None:
-        settings = ImageSettings.small() if small else ImageSettings.usual(dataset)
+        settings = ImageSettings.small() if small else ImageSettings.usual(dataset, protocol)
     sizes: dict[str, Any] = finite(asdict(settings))
     common = {"dataset": dataset, "protocol": protocol, "made_images": small, **sizes}
     if earlier is not None:
         earlier = _check_earlier(earlier, name, common)
     known = {} if earlier is None else earlier["seeds"]
-    setting = Setting(dataset, protocol, settings, data_source(dataset, data, small), Workspace(Path(work)), device, small)
+    source = data_source(dataset, protocol, data, small)
+    setting = Setting(dataset, protocol, settings, source, Workspace(Path(work)), device, small)
     outside = setting.benchmark.outside if name == "ood" else ()
     needed = [*((dataset, split) for split in sorted(setting.splits)), *((what, "test") for what in sorted(outside))]
     for what, split in needed:  # before the work, which the lack of one would end

@@ -35,7 +35,8 @@ def outdated(record: Mapping[str, Any]) -> str | None:
 def _sizes(name: str, config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Those of a study by today's code, and those that everything has unless it says otherwise."""
     if name in IMAGE_STUDIES:
-        usual = ImageSettings.short() if config.get("num_train") is not None else ImageSettings.usual(config["dataset"])
+        is_short = config.get("num_train") is not None
+        usual = ImageSettings.short() if is_short else ImageSettings.usual(config["dataset"], config["protocol"])
         return finite(asdict(usual)), finite(asdict(ImageSettings()))
     if name not in {*PART_STUDIES, *STUDIES}:
         known = ", ".join([*IMAGE_STUDIES, *PART_STUDIES, *STUDIES])

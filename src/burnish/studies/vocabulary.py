@@ -12,7 +12,8 @@ from torch import Tensor
 
 from burnish._checks import check_at_least
 from burnish.studies.architectures import NUM_WORDS
-from burnish.studies.data import Tokens, load_documents
+from burnish.studies.data import DATASETS, Tokens, load_documents
+from burnish.studies.protocols import split_rows
 
 __all__ = ["PADDING", "UNKNOWN", "Vocabulary", "load_tokens", "split_words"]
 
@@ -33,21 +34,24 @@ class Vocabulary:
     words: tuple[str, ...]
 
     @classmethod
-    def of(cls, texts: Sequence[str], max_size: int) -> "Vocabulary":
+    def of(cls, texts: Sequence[str], max_size: int, min_count: int = 1) -> "Vocabulary":
         """The most frequent words of the texts; among equally frequent ones, the first by the alphabet.
 
         Args:
             texts: at least one word must be in them.
             max_size: numbers in all, those for padding and for unknown words included.
+            min_count: how often a word has to occur to have a number.
 
         Raises:
             ValueError: where there is no word at all.
         """
         check_at_least("max_size", max_size, 3)
+        check_at_least("min_count", min_count, 1)
         counts = Counter(word for text in texts for word in split_words(text))
         if not counts:
             raise ValueError(f"`texts` must have words in them, got none in {len(texts)} texts. Pass other texts.")
-        ranked = sorted(counts, key=lambda word: (-counts[word], word))
+        known = [word for word, count in counts.items() if count >= min_count]
+        ranked = sorted(known, key=lambda word: (-counts[word], word))
         return cls(tuple(ranked[: max_size - 2]))
 
     def encode(self, texts: Sequence[str], max_words: int) -> Tensor:
@@ -65,9 +69,16 @@ class Vocabulary:
         return {word: number for number, word in enumerate(self.words, start=UNKNOWN + 1)}
 
 
-def load_tokens(name: str, split: str, folder: str | os.PathLike[str] | None = None) -> Tokens:
-    """One split of a set of texts as numbers of words, by the vocabulary of its training texts: see `load_documents`."""
+def load_tokens(name: str, split: str, folder: str | os.PathLike[str] | None = None, *, protocol: str = "ours") -> Tokens:
+    """One split of a set of texts as numbers of words, by the vocabulary of its training texts: see `load_documents`.
+
+    In ours, a word that occurs once is an unknown one, and words of texts held out for validation do not count: where a set
+    has few words, a network would be trained without any unknown one, and validation would be without any, unlike a test.
+    """
     documents = load_documents(name, split, folder)
     train = documents if split == "train" else load_documents(name, "train", folder)
-    vocabulary = Vocabulary.of(train.texts, NUM_WORDS)
+    texts = list(train.texts)
+    if protocol == "ours" and "validation" not in DATASETS[name].splits:
+        texts = [texts[row] for row in split_rows(protocol, len(texts), 0)["train"][1].tolist()]
+    vocabulary = Vocabulary.of(texts, NUM_WORDS, min_count=2 if protocol == "ours" else 1)
     return Tokens(vocabulary.encode(documents.texts, _MAX_WORDS), documents.labels)
