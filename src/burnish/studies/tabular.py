@@ -45,11 +45,13 @@ class Settings:
     num_hidden: int = 50
     num_members: int = 5
     """Of an ensemble."""
-    dropouts: tuple[float, ...] = (0.005, 0.01, 0.05, 0.1)
+    weight_decays: tuple[float, ...] = (0.001, 0.01, 0.1, 0.3, 1.0, 3.0)
+    """Of the networks, that the validation rows choose from; ensembles and networks with dropout have the same."""
+    dropouts: tuple[float, ...] = (0.0, 0.005, 0.01, 0.05, 0.1, 0.2, 0.5)
     num_draws: int = 100
-    layer_precisions: tuple[float, ...] = (0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
+    layer_precisions: tuple[float, ...] = (1e-4, 1e-3, 0.01, 0.1, 1.0, 10.0, 100.0, 1e3, 1e4)
     """Of priors of the last layer that the validation rows choose from; each costs next to nothing."""
-    precisions: tuple[float, ...] = (1.0, 10.0, 100.0, 1000.0)
+    precisions: tuple[float, ...] = (0.1, 1.0, 10.0, 100.0, 1000.0)
     """The same for all layers, where each costs a flow."""
     search_steps: int = 100
     """Towards the mode of all layers."""
@@ -61,7 +63,7 @@ class Settings:
     def small(cls) -> "Settings":
         """For trying the study out on made tables."""
         training = Training(batch_size=32, num_epochs=5, min_steps=60, max_steps=60)
-        return cls(8, 2, (0.01, 0.1), 10, (1.0, 10.0), (1.0, 10.0), 20, 30, training=training)
+        return cls(8, 2, (0.01, 0.1), (0.01, 0.1), 10, (1.0, 10.0), (1.0, 10.0), 20, 30, training=training)
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,7 @@ def _run_table(table: Table, num_splits: int | None, settings: Settings) -> dict
         num_classes=table.num_classes,
         num_hidden=hidden,
         training=settings.training,
+        weight_decays=settings.weight_decays,
         num_members=settings.num_members,
         dropouts=settings.dropouts,
         num_draws=settings.num_draws,

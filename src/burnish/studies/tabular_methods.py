@@ -1,11 +1,9 @@
 """Every method of the study `tabular` on all splits of one table, and what its predictions score.
 
-All methods have the same networks, training rows and validation rows, and no network is trained again once something was
-chosen by the latter. A prediction is a set of draws of outputs and one scale for each split: the temperature that the
-outputs are divided by, or the standard deviation of the noise around them.
+All methods have the same networks, training rows and validation rows. No network is trained on the latter. They choose the
+weight decay of the networks, which ensembles and networks with dropout share, and then what else a method lets one choose.
 """
 
-import math
 import time
 import warnings
 from collections.abc import Callable
@@ -18,6 +16,7 @@ from torch import Tensor
 
 from burnish import metrics
 from burnish.batches import Batch
+from burnish.errors import FitError
 from burnish.flat_network import flatten_network
 from burnish.heads import Model
 from burnish.inference.flow import fit_flow
@@ -28,6 +27,7 @@ from burnish.posteriors import Posterior
 from burnish.refine import refine
 from burnish.studies.data.tables import Rows
 from burnish.studies.tabular_networks import Networks, Training, draw_masks, draw_networks, train_networks
+from burnish.studies.tabular_scores import Drawn, choose_scale
 from burnish.target import Target
 
 __all__ = ["ALL_LAYERS", "METHODS", "NETWORK", "REFINE", "TEMPERATURE", "Problem", "run_methods"]
@@ -35,20 +35,6 @@ __all__ = ["ALL_LAYERS", "METHODS", "NETWORK", "REFINE", "TEMPERATURE", "Problem
 NETWORK, TEMPERATURE, DROPOUT, ENSEMBLE = "network", "temperature", "MC dropout", "ensemble"
 LAPLACE, REFINE, ALL_LAYERS = "recentred Laplace", "burnish.refine", "burnish, all layers"
 METHODS = (NETWORK, TEMPERATURE, DROPOUT, ENSEMBLE, LAPLACE, REFINE, ALL_LAYERS)
-_TEMPERATURES = torch.logspace(-1.0, 1.0, 81, dtype=torch.float64)
-_NOISES = torch.logspace(-1.0, 0.5, 61, dtype=torch.float64)  # in units of the mean's residuals, which suit a single draw
-
-
-@dataclass(frozen=True, eq=False)
-class Drawn:
-    """Predictions for all splits: outputs (D, S, N, C), and the temperature or noise (D,) of each split."""
-
-    outputs: Tensor
-    scale: Tensor
-
-    def log_likelihood(self, targets: Tensor) -> Tensor:
-        """(D,): the mean over points (D, N) of the logarithm of the draws' average."""
-        return _log_likelihood(self.outputs.double(), targets, self.scale)
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +45,7 @@ class Problem:
     num_classes: int | None
     num_hidden: int
     training: Training
+    weight_decays: tuple[float, ...]
     num_members: int
     dropouts: tuple[float, ...]
     num_draws: int
@@ -76,12 +63,27 @@ class Problem:
     @cached_property
     def members(self) -> Networks:
         """The networks of all splits, then the second members of all ensembles, and so on."""
-        return self._train(self.num_members, 0)
+        return self.network + self._train(self.num_members - 1, 3, self.weight_decay.repeat(self.num_members - 1))
 
     @property
     def network(self) -> Networks:
         """One for each split."""
-        return self.members[: self.num_splits]
+        return self._chosen[0]
+
+    @property
+    def weight_decay(self) -> Tensor:
+        """(D,): that of the network that suits the validation rows of its split best, scaled as they want it."""
+        return self._chosen[1]
+
+    @cached_property
+    def _chosen(self) -> tuple[Networks, Tensor]:
+        decays, count = torch.tensor(self.weight_decays), self.num_splits
+        networks = self._train(len(decays), 0, decays.repeat_interleave(count))
+        inputs, targets = self.rows.validation
+        groups = [networks[number * count : (number + 1) * count] for number in range(len(decays))]
+        values = torch.stack([choose_scale(_run(group, inputs, 1), targets)[1] for group in groups])
+        best = values.argmax(0)
+        return networks[best * count + torch.arange(count)], decays[best]
 
     @cached_property
     def network_noise(self) -> Tensor:
@@ -95,15 +97,24 @@ class Problem:
     def dropped(self) -> Networks:
         """The networks of all splits for one share of units left out, then for the next, and so on."""
         shares = torch.tensor(self.dropouts).repeat_interleave(self.num_splits)
-        return self._train(len(self.dropouts), 1, shares)
+        return self._train(len(self.dropouts), 1, self.weight_decay.repeat(len(self.dropouts)), shares)
 
-    def _train(self, groups: int, stream: int, dropout: Tensor | None = None) -> Networks:
+    def _train(self, groups: int, stream: int, weight_decay: Tensor, dropout: Tensor | None = None) -> Networks:
         generator = make_generator(1000 * self.seed + stream)
         inputs, targets = self.rows.train
         count = groups * self.num_splits
         start = draw_networks(count, inputs.shape[-1], self.num_hidden, self.num_classes or 1, generator=generator)
         offsets = torch.randint(inputs.shape[1], (count,), generator=generator)
-        return train_networks(start, inputs, targets, self.training, offsets=offsets, generator=generator, dropout=dropout)
+        return train_networks(
+            start,
+            inputs,
+            targets,
+            self.training,
+            weight_decay=weight_decay,
+            offsets=offsets,
+            generator=generator,
+            dropout=dropout,
+        )
 
     def generator(self, split: int) -> torch.Generator:
         """Of a posterior's draws; another for each split."""
@@ -111,7 +122,7 @@ class Problem:
 
 
 def run_methods(problem: Problem) -> dict[str, dict[str, Any]]:
-    """Scores of every method, as lists over splits; seconds of all splits, without the networks that methods share."""
+    """Scores of every method, as lists over splits; seconds of all splits, without the network that all begin with."""
     methods: dict[str, Callable[[Problem], tuple[Drawn, dict[str, Any]]]] = {
         NETWORK: _network,
         TEMPERATURE: _temperature,
@@ -123,7 +134,7 @@ def run_methods(problem: Problem) -> dict[str, dict[str, Any]]:
     }
     if problem.num_classes is None:
         del methods[TEMPERATURE]  # the network's noise is chosen by the validation rows as it is
-    _ = problem.members
+    _ = problem.network
     found = {}
     for name, run in methods.items():
         began = time.perf_counter()
@@ -147,36 +158,6 @@ def score(drawn: Drawn, problem: Problem) -> dict[str, list[float]]:
     }
 
 
-def choose_scale(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """The temperature or noise (D,) that suits points (D, N) best, and their log-likelihood by it.
-
-    Temperatures have the weak prior of `fit_temperature`, `log T ~ N(0, 1)`, or a few points that are all classified
-    rightly would make them zero.
-    """
-    outputs = outputs.double()
-    if targets.is_floating_point():
-        residuals = outputs.mean(1).squeeze(-1) - targets
-        unit = residuals.square().mean(1).sqrt()
-        candidates, penalty = _NOISES.unsqueeze(1) * unit, torch.zeros(len(_NOISES), 1)
-    else:
-        candidates = _TEMPERATURES.unsqueeze(1).expand(-1, len(outputs))
-        penalty = 0.5 * _TEMPERATURES.log().square().unsqueeze(1) / targets.shape[1]
-    found = torch.stack([_log_likelihood(outputs, targets, candidate) for candidate in candidates])
-    best = (found - penalty).argmax(0, keepdim=True)
-    return candidates.gather(0, best).squeeze(0), found.gather(0, best).squeeze(0)
-
-
-def _log_likelihood(outputs: Tensor, targets: Tensor, scale: Tensor) -> Tensor:
-    wide = scale[:, None, None]
-    if targets.is_floating_point():
-        errors = (targets.unsqueeze(1) - outputs.squeeze(-1)) / wide
-        each = -0.5 * errors.square() - wide.log() - 0.5 * math.log(2.0 * math.pi)
-    else:
-        index = targets[:, None, :, None].expand(*outputs.shape[:3], 1)
-        each = (outputs / wide.unsqueeze(-1)).log_softmax(-1).gather(-1, index).squeeze(-1)
-    return (each.logsumexp(1) - math.log(outputs.shape[1])).mean(1)
-
-
 def _run(networks: Networks, inputs: Tensor, groups: int) -> Tensor:
     """(D, groups, N, C) outputs on inputs (D, N, P)."""
     outputs = networks(inputs.repeat(groups, 1, 1))
@@ -186,7 +167,8 @@ def _run(networks: Networks, inputs: Tensor, groups: int) -> Tensor:
 def _network(problem: Problem) -> tuple[Drawn, dict[str, Any]]:
     ones = torch.ones(problem.num_splits, dtype=torch.float64)
     scale = ones if problem.num_classes else problem.network_noise
-    return Drawn(_run(problem.network, problem.rows.test[0], 1), scale), {}
+    facts = {"weight_decay": problem.weight_decay.tolist()}
+    return Drawn(_run(problem.network, problem.rows.test[0], 1), scale), facts
 
 
 def _temperature(problem: Problem) -> tuple[Drawn, dict[str, Any]]:
@@ -258,24 +240,31 @@ def _by_precision(
     validation: Tensor,
     test: Tensor,
 ) -> tuple[Drawn, dict[str, Any]]:
-    """Of posteriors under several priors the one whose draws suit the validation rows best, noise included."""
-    outputs, scales, chosen = [], [], []
+    """Of posteriors under several priors the one whose draws suit the validation rows best.
+
+    Their noise is that of the likelihood: one that is chosen for the draws, as for an ensemble, would be the width of a
+    kernel around so many of them, and some test point is far from all.
+    """
+    outputs, chosen, failed = [], [], 0
+    noise = torch.ones(problem.num_splits, dtype=torch.float64) if problem.num_classes else problem.network_noise
     for split in range(problem.num_splits):
         trials = []
         for precision in precisions:
-            model, posterior = fit(split, precision)
+            try:
+                model, posterior = fit(split, precision)
+            except FitError:
+                failed += 1
+                continue
             draws = posterior.sample(problem.num_draws, generator=problem.generator(split))
-            held_out = Drawn(model(draws, validation[split]).unsqueeze(0), torch.ones(1, dtype=torch.float64))
-            targets = problem.rows.validation[1][split].unsqueeze(0)
-            scale, value = held_out.scale, held_out.log_likelihood(targets)
-            if problem.num_classes is None:  # classes have no noise, and their posteriors no temperature
-                scale, value = choose_scale(held_out.outputs, targets)
-            trials.append((float(value), precision, scale, model, draws))
-        _, precision, scale, model, draws = max(trials, key=lambda trial: trial[0])
+            held_out = Drawn(model(draws, validation[split]).unsqueeze(0), noise[split : split + 1])
+            value = float(held_out.log_likelihood(problem.rows.validation[1][split].unsqueeze(0)))
+            trials.append((value, precision, model, draws))
+        if not trials:
+            raise FitError(f"split {split} has a posterior under none of the priors. Pass others.")
+        _, precision, model, draws = max(trials, key=lambda trial: trial[0])
         outputs.append(model(draws, test[split]))
-        scales.append(scale)
         chosen.append(precision)
-    return Drawn(torch.stack(outputs), torch.cat(scales)), {"precision": chosen}
+    return Drawn(torch.stack(outputs), noise), {"precision": chosen, "failed_precisions": failed}
 
 
 def _refine(problem: Problem) -> tuple[Drawn, dict[str, Any]]:

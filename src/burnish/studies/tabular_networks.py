@@ -21,8 +21,7 @@ class Training:
     min_steps: int = 1500
     max_steps: int = 4000
     learning_rate: float = 0.01
-    weight_decay: float = 0.01
-    """Of AdamW."""
+    """Of Adam, at the start of a cosine."""
 
     def num_steps(self, num_points: int) -> int:
         """For so many training points."""
@@ -46,8 +45,12 @@ class Networks:
     def __len__(self) -> int:
         return len(self.weight1)
 
-    def __getitem__(self, which: slice) -> "Networks":
+    def __getitem__(self, which: slice | Tensor) -> "Networks":
         return Networks(*(tensor[which] for tensor in self.tensors()))
+
+    def __add__(self, others: "Networks") -> "Networks":
+        """These, then the others."""
+        return Networks(*map(torch.cat, zip(self.tensors(), others.tensors(), strict=True)))
 
     def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """All parameters."""
@@ -101,6 +104,7 @@ def train_networks(
     targets: Tensor,
     training: Training,
     *,
+    weight_decay: Tensor,
     offsets: Tensor,
     generator: torch.Generator,
     dropout: Tensor | None = None,
@@ -112,6 +116,7 @@ def train_networks(
         inputs: (D, N, P), of D data sets; network k learns from data set k modulo D.
         targets: (D, N), class indices or standardised numbers.
         training: how.
+        weight_decay: (K,), AdamW's of each network.
         offsets: (K,) integers. The order of rows is drawn once for all; that of a network is shifted by its own, so networks
             see other batches, and yet the same ones however many are trained beside them.
         generator: of the order of rows, and of masks.
@@ -126,7 +131,7 @@ def train_networks(
     owner = (torch.arange(count) % num_sets).unsqueeze(1)
     parameters = [tensor.clone().requires_grad_() for tensor in start.tensors()]
     networks = Networks(*parameters)
-    optimizer = torch.optim.AdamW(parameters, lr=training.learning_rate, weight_decay=training.weight_decay)
+    optimizer = torch.optim.Adam(parameters, lr=training.learning_rate)
     steps, size = training.num_steps(num_points), min(training.batch_size, num_points)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     order, position = torch.randperm(num_points, generator=generator), 0
@@ -138,6 +143,10 @@ def train_networks(
         mask = None if dropout is None else draw_masks(dropout, size, start.weight2.shape[1], generator=generator)
         optimizer.zero_grad(set_to_none=True)
         _loss(networks(inputs[owner, rows], mask), targets[owner, rows]).backward()  # type: ignore[no-untyped-call]
+        shrink = 1.0 - schedule.get_last_lr()[0] * weight_decay[:, None, None]  # AdamW's, of which an optimizer has but one
+        with torch.no_grad():
+            for tensor in parameters:
+                tensor.mul_(shrink)
         optimizer.step()
         schedule.step()
     return Networks(*(tensor.detach() for tensor in parameters))

@@ -14,11 +14,8 @@ __all__: list[str] = []
 class DamagedFileError(ValueError):
     """A file of a data set is not what it should be; the message names it, what is wrong and what to do."""
 
-    def __init__(self, path: Path, problem: str) -> None:
-        super().__init__(
-            f"{path} is damaged, or not what its name says: {problem}. "
-            "Delete it, and copy it anew or fetch it with `burnish data fetch`."
-        )
+    def __init__(self, path: Path, problem: str, remedy: str = "copy it anew or fetch it with `burnish data fetch`") -> None:
+        super().__init__(f"{path} is damaged, or not what its name says: {problem}. Delete it, and {remedy}.")
         self.path = path
         self.problem = problem
 

@@ -40,6 +40,7 @@ _FILES = {
     "uci_regression.npz": "1283c9f472d02b8ba487d9ca36ed28f687a36fc1be9276452ee2c87f6c276db3",
 }
 _KEYS = {"wine_red": "wine"}  # both files have a `wine`
+_REMEDY = "copy it anew"  # it has no public home to be fetched from
 _TEST_SHARE = 0.1
 _VALIDATION_SHARE, _MIN_VALIDATION = 0.2, 20
 
@@ -123,7 +124,7 @@ def make_table(name: str, arrays: dict[str, Array], path: Path) -> Table:
     wanted = [f"{key}_X", f"{key}_y", f"{key}_iscat" if classes else f"{key}_test_idx"]
     missing = [entry for entry in wanted if entry not in arrays]
     if missing:
-        raise DamagedFileError(path, f"it has no {', '.join(missing)}")
+        raise DamagedFileError(path, f"it has no {', '.join(missing)}", _REMEDY)
     try:
         inputs, targets, third = (torch.as_tensor(arrays[entry]) for entry in wanted)
         if classes:
@@ -131,7 +132,7 @@ def make_table(name: str, arrays: dict[str, Array], path: Path) -> Table:
             return Table(name, inputs, targets, third, splits, int(targets.max()) + 1)
         return Table(name, inputs, targets, torch.zeros(inputs.shape[-1], dtype=torch.bool), third.long())
     except (TypeError, ValueError, IndexError, RuntimeError) as error:
-        raise DamagedFileError(path, str(error)) from error
+        raise DamagedFileError(path, str(error), _REMEDY) from error
 
 
 def describe_table(name: str, folder: str | os.PathLike[str] | None = None) -> str:
@@ -212,6 +213,6 @@ def _read(path: Path, size: int, changed: int) -> dict[str, Array]:
     """All arrays of a packed file whose checksum is right; once, as long as it stays as it is."""
     with naming(path):
         if hashlib.sha256(path.read_bytes()).hexdigest() != _FILES[path.name]:
-            raise DamagedFileError(path, "its checksum is not the known one")
+            raise DamagedFileError(path, "its checksum is not the known one", _REMEDY)
         with np.load(path, allow_pickle=False) as arrays:
             return dict(arrays)
