@@ -498,7 +498,9 @@ def test_a_part_that_fails_is_said_and_the_others_are_shown(tmp_path, monkeypatc
         (["costs", "--device", "gpu"], "`--device` must be a device such as 'cpu' or 'cuda', got 'gpu'"),
         (["costs", "--dataset", "cifar-10"], "`--dataset` must be left out for costs"),
         (["tabular", "--small", "--data", "here"], "`--data` must be left out with `--small`, got here"),
-        (["tabular", "--short"], "`--short` must be left out for tabular"),
+        (["tabular", "--short"], "`--short` must be left out for tabular, got it: it is an option of other studies"),
+        (["text", "--short"], "`--short` must be left out for texts, got it: their sets are small as they are"),
+        (["few-shot", "--dataset", "sst-fine", "--short"], "`--short` must be left out for texts"),
     ],
 )
 def test_wrong_options_of_a_study_in_parts_are_refused_and_nothing_is_made(tmp_path, arguments, text):

@@ -83,6 +83,7 @@ def study(
     tabular: networks on small tables, against dropout, ensembles and temperature scaling.
     costs: seconds and ELBOs of refinement by classes, points and parameters.
     """
+    from burnish.studies.data import TEXTS
     from burnish.studies.image_studies import IMAGE_STUDIES
     from burnish.studies.part_studies import PART_STUDIES
     from burnish.studies.records import STUDIES
@@ -108,15 +109,20 @@ def study(
     else:
         allowed = options.keys() - {"seed"} if name in IMAGE_STUDIES else {"seed"}
     given = {option: value for option, value in options.items() if value is not None}
-    for option in given.keys() - allowed:
+    for option, value in given.items():
+        if option in allowed:
+            continue
+        got = "it" if value is True else value
         refuse(
-            f"`--{OPTIONS.get(option, option)}` must be left out for {name}, got {given[option]}: it is an option of other "
-            "studies. Leave it out."
+            f"`--{OPTIONS.get(option, option)}` must be left out for {name}, got {got}: it is an option of other studies. "
+            "Leave it out."
         )
     if small and data is not None:
         refuse(f"`--data` must be left out with `--small`, got {data}: data are made. Leave one of them out.")
     if small and short:
         refuse("`--short` must be left out with `--small`, got both: made images are few already. Leave one of them out.")
+    if short and (name == "text" or dataset in TEXTS):
+        refuse("`--short` must be left out for texts, got it: their sets are small as they are. Leave it out.")
     if name in IMAGE_STUDIES:
         _run_image_study(name, given, out, as_json)
     elif name in PART_STUDIES:

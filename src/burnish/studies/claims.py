@@ -137,7 +137,7 @@ def _own_claims(parts: list[Any], record: Mapping[str, Any]) -> list[Claim]:
     claims.append(Claim("HMC has converged", text, worst < _LARGEST_RHAT and all(fit["converged"] for fit in fits)))
     differences = _differences(parts, REFINE, TEMPERATURE, "few")
     interval = paired_interval(differences)
-    statement = "test NLL of `refine` with its defaults is not above temperature scaling's"
+    statement = "on average over networks, test NLL of `refine` with its defaults is not above temperature scaling's"
     text = f"{_bounded(interval, 4)}; the worst network {max(differences):+.4f}"
     return [*claims, Claim(statement, text, interval.value <= 0.0)]
 

@@ -147,11 +147,12 @@ def claims(record: Mapping[str, Any]) -> list[Claim]:
             found.append(Claim(statement, ", ".join(lines), all(holds)))
     for count, parts in by_count(record, ADAPTED).items():
         gains = [part["rows"][BURNISH]["few"]["nll"] - part["rows"][TEMPERATURE]["few"]["nll"] for part in parts]
-        statement = f"{ADAPTED}, {count:,} points: NLL of {LABELS.get(BURNISH, BURNISH)} is not above temperature scaling's"
+        label = LABELS.get(BURNISH, BURNISH)
+        statement = f"{ADAPTED}, {count:,} points: NLL of {label} cannot be told to be above temperature scaling's (95 %)"
         if len(gains) > 1:
             gap = paired_interval(gains)
             text = f"{gap.value:+.4f} ({gap.low:+.4f} to {gap.high:+.4f})"
-            found.append(Claim(f"{statement} by more than noise", text, gap.low <= 0.0))
+            found.append(Claim(statement, text, gap.low <= 0.0))
     converged = [part["rows"][HMC]["fit"]["nested_rhat"] for part in record["parts"].values()]
     found.append(Claim("HMC has converged", f"largest nested R-hat {max(converged):.4f}", max(converged) < 1.01))
     return found

@@ -70,7 +70,7 @@ class Settings:
     @classmethod
     def small(cls) -> "Settings":
         """For trying the study out on made images."""
-        return cls(counts=(20, 60), num_draws=32, few=8, num_chains=32, num_superchains=4, max_draws=200)
+        return cls(counts=(20, 60), num_draws=32, few=8, num_chains=16, num_superchains=4, max_draws=60)
 
 
 @dataclass(frozen=True, eq=False)
