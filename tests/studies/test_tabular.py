@@ -13,7 +13,7 @@ from burnish.studies import tabular, tabular_methods
 from burnish.studies.data.damage import DamagedFileError
 from burnish.studies.data.tables import Table, load_table, make_table, split_rows, stratified_splits
 from burnish.studies.records import summarise
-from burnish.studies.tabular import MADE, difference, duels, made_table, record_tabular
+from burnish.studies.tabular import MADE, at_ends, difference, duels, made_table, record_tabular
 from burnish.studies.tabular_methods import ALL_LAYERS, METHODS, REFINE, Problem, run_methods
 from burnish.studies.tabular_networks import Training, draw_networks, train_networks
 from burnish.studies.tabular_scores import choose_scale
@@ -174,6 +174,18 @@ def test_duels_count_data_sets() -> None:
     assert found[REFINE, "network"] == (1, 1, 0)
     assert found[REFINE, ALL_LAYERS] == (1, 0, 1)
     assert found[ALL_LAYERS, "network"] == (0, 2, 0)
+
+
+def test_choices_at_the_end_of_a_grid_are_told() -> None:
+    grids = {"weight_decays": [0.1, 1.0], "dropouts": [0.0, 0.5], "layer_precisions": [1.0, 10.0], "precisions": [1.0, 2.0]}
+    rows = {
+        "network": {"weight_decay": [1.0, 1.0, 0.5]},
+        "MC dropout": {"dropout": [0.0, 0.0, 0.0]},  # none at all is no end
+        "recentred Laplace": {"precision": [1.0, 10.0, 5.0]},
+        ALL_LAYERS: {"precision": [1.0, 1.0, 2.0]},
+    }
+    found = at_ends({"config": grids, "parts": {"wine_red": {"rows": rows}, "iris": {"rows": {}}}})
+    assert found == ["network: weight decay 1 on wine red", f"{ALL_LAYERS}: precision 1 on wine red"]
 
 
 def test_the_table_has_a_star_in_each_row_and_the_duels(small: Any) -> None:

@@ -28,13 +28,29 @@ from burnish.studies.data.tables import (
 from burnish.studies.parts import gather_parts
 from burnish.studies.records import finite, origin
 from burnish.studies.summaries import spread
-from burnish.studies.tabular_methods import ALL_LAYERS, METHODS, REFINE, Problem, run_methods
+from burnish.studies.tabular_methods import (
+    ALL_LAYERS,
+    DROPOUT,
+    LAPLACE,
+    METHODS,
+    NETWORK,
+    REFINE,
+    Problem,
+    run_methods,
+)
 from burnish.studies.tabular_networks import Training
 from burnish.studies.workspace import VERSION, Workspace
 
-__all__ = ["MADE", "Duel", "Settings", "difference", "duels", "made_table", "record_tabular", "summary"]
+__all__ = ["MADE", "Duel", "Settings", "at_ends", "difference", "duels", "made_table", "record_tabular", "summary"]
 
 MADE = ("made classes", "made numbers")
+# methods, what they choose by the validation rows, and from which sizes
+_CHOICES = (
+    (NETWORK, "weight_decay", "weight_decays"),
+    (DROPOUT, "dropout", "dropouts"),
+    (LAPLACE, "precision", "layer_precisions"),
+    (ALL_LAYERS, "precision", "precisions"),
+)
 _WIDE = ("protein",)  # sets whose networks have twice the units, as is usual
 
 
@@ -195,6 +211,23 @@ def duels(record: Mapping[str, Any]) -> list[Duel]:
                 continue
             wins, losses = (sum(sign * mean > half for mean, half in known) for sign in (1.0, -1.0))
             found.append(Duel(method, rival, wins, len(known) - wins - losses, losses))
+    return found
+
+
+def at_ends(record: Mapping[str, Any]) -> list[str]:
+    """Data sets on most of whose splits a method has chosen the end of its grid, so that it might want to go further."""
+    found = []
+    for method, chosen, grid in _CHOICES:
+        sizes = record["config"][grid]
+        ends: dict[float, list[str]] = {end: [] for end in (min(sizes), max(sizes)) if end > 0.0}
+        for name, part in record["parts"].items():
+            values = part["rows"].get(method, {}).get(chosen, [])
+            for end, names in ends.items():
+                if 2 * values.count(end) > len(values):
+                    names.append(name.replace("_", " "))
+        for end, names in ends.items():
+            if names:
+                found.append(f"{method}: {chosen.replace('_', ' ')} {end:g} on {', '.join(names)}")
     return found
 
 

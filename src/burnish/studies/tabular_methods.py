@@ -30,7 +30,7 @@ from burnish.studies.tabular_networks import Networks, Training, draw_masks, dra
 from burnish.studies.tabular_scores import Drawn, choose_scale
 from burnish.target import Target
 
-__all__ = ["ALL_LAYERS", "METHODS", "NETWORK", "REFINE", "TEMPERATURE", "Problem", "run_methods"]
+__all__ = ["ALL_LAYERS", "DROPOUT", "LAPLACE", "METHODS", "NETWORK", "REFINE", "Problem", "run_methods"]
 
 NETWORK, TEMPERATURE, DROPOUT, ENSEMBLE = "network", "temperature", "MC dropout", "ensemble"
 LAPLACE, REFINE, ALL_LAYERS = "recentred Laplace", "burnish.refine", "burnish, all layers"
