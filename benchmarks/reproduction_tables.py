@@ -1,7 +1,7 @@
 """Tables of docs/reproduction: the image studies as their commands print them, how they were made, and what they show."""
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ from committed import has_record, read_record
 
 __all__ = [
     "SUMMARIES",
+    "claim_lines",
     "claim_list",
     "claimed",
     "few_shot_claims",
@@ -149,7 +150,7 @@ def claim_list(name: str) -> str:
         claims = ood_claims([read_record(each) for each in names() if each.startswith("ood-") and _way(each) == _way(name)])
     else:
         claims = calibration_claims(read_record(name if name.startswith("text-") else f"image-calibration-{name}"))
-    return "\n".join(_line(claim) for claim in claims)
+    return claim_lines(claims)
 
 
 def few_shot_sets() -> list[str]:
@@ -159,12 +160,16 @@ def few_shot_sets() -> list[str]:
 
 def few_shot_claims(dataset: str) -> str:
     """What such a record shows."""
-    return "\n".join(_line(claim) for claim in few_shot.claims(read_record(f"few-shot-{dataset}")))
+    return claim_lines(few_shot.claims(read_record(f"few-shot-{dataset}")))
 
 
-def _line(claim: Claim) -> str:
-    verdict = "Holds" if claim.holds else "Does not hold"
-    return f"- **{verdict}.** {claim.statement[0].upper()}{claim.statement[1:]}: {claim.measured}."
+def claim_lines(claims: Iterable[Claim]) -> str:
+    """A list of statements, each with whether it holds and what was measured."""
+    return "\n".join(
+        f"- **{'Holds' if claim.holds else 'Does not hold'}.** {claim.statement[0].upper()}{claim.statement[1:]}: "
+        f"{claim.measured}."
+        for claim in claims
+    )
 
 
 def _overview() -> Table:

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from burnish.studies.costs import claims as cost_claims
 from burnish.studies.records import STUDIES, summarise
 from burnish.studies.tabular import at_ends
 from committed import read_record
@@ -21,6 +22,7 @@ from paper_tables import PAPER_TABLES
 from predictive_tables import SOURCES
 from reproduction_tables import (
     SUMMARIES,
+    claim_lines,
     claim_list,
     claimed,
     few_shot_claims,
@@ -417,6 +419,19 @@ def image_study(name: str) -> str:
     return markdown(*summarise(record)) + f"\n\n{image_notes(record)}" + _origin(record)
 
 
+def refinement_costs() -> str:
+    """Seconds and ELBOs of refinement by number of classes, beside the printed seconds."""
+    record = read_record("costs")
+    config = record["config"]
+    note = (
+        f"{config['num_points']:,} points of a mixture of Gaussians with {config['num_features']:,} features, prior "
+        f"precision {config['prior_precision']:g}. Our refinement: {config['num_steps']} steps of {config['num_samples']} draws, then "
+        f"its judgement; the paper's: {config['num_layers']} layers and {config['flow_epochs']} epochs, without what comes "
+        f"before them. ELBOs by {config['num_draws']} draws, with standard errors."
+    )
+    return markdown(*summarise(record)) + f"\n\n{note}" + _origin(record)
+
+
 def tabular() -> str:
     """Test log-likelihoods on tables, and wins, ties and losses."""
     record = read_record("tabular")
@@ -484,6 +499,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "all-layers": all_layers,
     "subspaces": subspaces,
     "costs": costs,
+    "refinement-costs": refinement_costs,
+    "claims-refinement-costs": lambda: claim_lines(cost_claims(read_record("costs"))),
     "tabular": tabular,
     **{f"few-shot-{name}": partial(few_shot, name) for name in few_shot_sets()},
     **{f"claims-few-shot-{name}": partial(few_shot_claims, name) for name in few_shot_sets()},
