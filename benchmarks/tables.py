@@ -425,9 +425,9 @@ def refinement_costs() -> str:
     config = record["config"]
     note = (
         f"{config['num_points']:,} points of a mixture of Gaussians with {config['num_features']:,} features, prior "
-        f"precision {config['prior_precision']:g}. Our refinement: {config['num_steps']} steps of {config['num_samples']} draws, then "
-        f"its judgement; the paper's: {config['num_layers']} layers and {config['flow_epochs']} epochs, without what comes "
-        f"before them. ELBOs by {config['num_draws']} draws, with standard errors."
+        f"precision {config['prior_precision']:g}. Our refinement: {config['num_steps']} steps of "
+        f"{config['num_samples']} draws, then its judgement; the paper's: {config['num_layers']} layers and "
+        f"{config['flow_epochs']} epochs. ELBOs by {config['num_draws']} draws, with standard errors."
     )
     return markdown(*summarise(record)) + f"\n\n{note}" + _origin(record)
 
