@@ -89,6 +89,7 @@ def test_the_scale_of_noise_is_the_one_that_was_put_in() -> None:
 
 def problem(rows: Any, num_classes: int | None, **changes: Any) -> Problem:
     settings = dataclasses.asdict(tabular.Settings.small()) | {"training": tabular.Settings.small().training}
+    del settings["max_splits"]
     return Problem(rows=rows, num_classes=num_classes, **settings | changes)
 
 
@@ -182,10 +183,10 @@ def test_choices_at_the_end_of_a_grid_are_told() -> None:
         "network": {"weight_decay": [1.0, 1.0, 0.5]},
         "MC dropout": {"dropout": [0.0, 0.0, 0.0]},  # none at all is no end
         "recentred Laplace": {"precision": [1.0, 10.0, 5.0]},
-        ALL_LAYERS: {"precision": [1.0, 1.0, 2.0]},
+        "mode of all layers": {"precision": [1.0, 1.0, 2.0]},
     }
     found = at_ends({"config": grids, "parts": {"wine_red": {"rows": rows}, "iris": {"rows": {}}}})
-    assert found == ["network: weight decay 1 on wine red", f"{ALL_LAYERS}: precision 1 on wine red"]
+    assert found == ["network: weight decay 1 on wine red", "mode of all layers: precision 1 on wine red"]
 
 
 def test_the_table_has_a_star_in_each_row_and_the_duels(small: Any) -> None:

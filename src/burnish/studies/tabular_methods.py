@@ -21,6 +21,7 @@ from burnish.flat_network import flatten_network
 from burnish.heads import Model
 from burnish.inference.flow import fit_flow
 from burnish.inference.laplace import fit_laplace
+from burnish.inference.mode import find_mode
 from burnish.likelihoods import Categorical, GaussianNoise, Likelihood
 from burnish.noise import make_generator
 from burnish.posteriors import Posterior
@@ -30,11 +31,11 @@ from burnish.studies.tabular_networks import Networks, Training, draw_masks, dra
 from burnish.studies.tabular_scores import Drawn, choose_scale
 from burnish.target import Target
 
-__all__ = ["ALL_LAYERS", "DROPOUT", "LAPLACE", "METHODS", "NETWORK", "REFINE", "Problem", "run_methods"]
+__all__ = ["ALL_LAYERS", "DROPOUT", "LAPLACE", "METHODS", "MODE", "NETWORK", "REFINE", "Problem", "run_methods"]
 
 NETWORK, TEMPERATURE, DROPOUT, ENSEMBLE = "network", "temperature", "MC dropout", "ensemble"
-LAPLACE, REFINE, ALL_LAYERS = "recentred Laplace", "burnish.refine", "burnish, all layers"
-METHODS = (NETWORK, TEMPERATURE, DROPOUT, ENSEMBLE, LAPLACE, REFINE, ALL_LAYERS)
+LAPLACE, REFINE, MODE, ALL_LAYERS = "recentred Laplace", "burnish.refine", "mode of all layers", "burnish, all layers"
+METHODS = (NETWORK, TEMPERATURE, DROPOUT, ENSEMBLE, LAPLACE, REFINE, MODE, ALL_LAYERS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +91,28 @@ class Problem:
         """(D,): the noise of the network that suits the validation rows best."""
         return choose_scale(_run(self.network, self.rows.validation[0], 1), self.rows.validation[1])[0]
 
+    @property
+    def posterior_noise(self) -> Tensor:
+        """(D,): that of the likelihood; classes have none, and their posteriors no temperature."""
+        return torch.ones(self.num_splits, dtype=torch.float64) if self.num_classes else self.network_noise
+
+    @cached_property
+    def modes(self) -> list["Mode"]:
+        """Of all layers, for each split under the prior whose mode suits the validation rows best."""
+        return [self._mode(split) for split in range(self.num_splits)]
+
+    def _mode(self, split: int) -> "Mode":
+        inputs, targets = (part[split] for part in self.rows.train)
+        held_out = self.rows.validation[1][split : split + 1]
+        likelihood, trials = self.likelihood(split), []
+        model, start = flatten_network(self.network.module(split), example=inputs[:8], likelihood=likelihood)
+        for precision in self.precisions:
+            target = Target(model, Batch(inputs, targets), precision)
+            mode = Mode(split, target, find_mode(target, start, max_iterations=self.search_steps).theta)
+            value = choose_scale(mode.outputs(self.rows.validation[0]).unsqueeze(0), held_out)[1]
+            trials.append((float(value), mode))
+        return max(trials, key=lambda trial: trial[0])[1]
+
     def likelihood(self, split: int) -> Likelihood:
         """What posteriors are fitted with."""
         return Categorical() if self.num_classes else GaussianNoise(float(self.network_noise[split]))
@@ -121,6 +144,19 @@ class Problem:
         return make_generator(1000 * self.seed + 10 + split)
 
 
+@dataclass(frozen=True, eq=False)
+class Mode:
+    """A mode of a network's posterior on the rows of one split."""
+
+    split: int
+    target: Target
+    theta: Tensor
+
+    def outputs(self, inputs: Tensor) -> Tensor:
+        """(1, N, C) on inputs (D, N, P) of all splits."""
+        return self.target.model(self.theta, inputs[self.split]).unsqueeze(0)
+
+
 def run_methods(problem: Problem) -> dict[str, dict[str, Any]]:
     """Scores of every method, as lists over splits; seconds of all splits, without the network that all begin with."""
     methods: dict[str, Callable[[Problem], tuple[Drawn, dict[str, Any]]]] = {
@@ -130,6 +166,7 @@ def run_methods(problem: Problem) -> dict[str, dict[str, Any]]:
         ENSEMBLE: _ensemble,
         LAPLACE: _last_layer,
         REFINE: _refine,
+        MODE: _modes,
         ALL_LAYERS: _all_layers,
     }
     if problem.num_classes is None:
@@ -217,20 +254,24 @@ def _last_layer(problem: Problem) -> tuple[Drawn, dict[str, Any]]:
     return _by_precision(problem, problem.layer_precisions, fit, features[1], features[2])
 
 
+def _modes(problem: Problem) -> tuple[Drawn, dict[str, Any]]:
+    """The mode of all layers near the network's weights: what a posterior there has to be better than."""
+    found, targets = problem.modes, problem.rows.validation[1]
+    scale, _ = choose_scale(torch.stack([mode.outputs(problem.rows.validation[0]) for mode in found]), targets)
+    outputs = torch.stack([mode.outputs(problem.rows.test[0]) for mode in found])
+    return Drawn(outputs, scale), {"precision": [float(mode.target.prior_precision) for mode in found]}
+
+
 def _all_layers(problem: Problem) -> tuple[Drawn, dict[str, Any]]:
-    """A Gaussian at a mode near the network's weights, with its full covariance, refined by a flow."""
-    network, rows = problem.network, problem.rows
-
-    def fit(split: int, precision: float) -> tuple[Model, Posterior]:
-        batch = Batch(rows.train[0][split], rows.train[1][split])
-        module, likelihood = network.module(split), problem.likelihood(split)
-        model, theta = flatten_network(module, example=batch.inputs[:8], likelihood=likelihood)
-        target = Target(model, batch, precision)
-        base = fit_laplace(target, theta, structure="full", max_iterations=problem.search_steps).posterior
-        generator = problem.generator(split)
-        return model, fit_flow(target, base, generator=generator, max_steps=problem.flow_steps).posterior
-
-    return _by_precision(problem, problem.precisions, fit, rows.validation[0], rows.test[0])
+    """A Gaussian at that mode, with its full covariance, refined by a flow."""
+    outputs = []
+    for mode in problem.modes:
+        generator = problem.generator(mode.split)
+        base = fit_laplace(mode.target, mode.theta, structure="full", recentre=False).posterior
+        fitted = fit_flow(mode.target, base, generator=generator, max_steps=problem.flow_steps).posterior
+        draws = fitted.sample(problem.num_draws, generator=generator)
+        outputs.append(mode.target.model(draws, problem.rows.test[0][mode.split]))
+    return Drawn(torch.stack(outputs), problem.posterior_noise), {}
 
 
 def _by_precision(
@@ -245,8 +286,7 @@ def _by_precision(
     Their noise is that of the likelihood: one that is chosen for the draws, as for an ensemble, would be the width of a
     kernel around so many of them, and some test point is far from all.
     """
-    outputs, chosen, failed = [], [], 0
-    noise = torch.ones(problem.num_splits, dtype=torch.float64) if problem.num_classes else problem.network_noise
+    outputs, chosen, failed, noise = [], [], 0, problem.posterior_noise
     for split in range(problem.num_splits):
         trials = []
         for precision in precisions:
