@@ -66,7 +66,7 @@ def main() -> None:
     parser.add_argument("--hmc-seconds", type=float, default=420.0)
     parser.add_argument("--max-steps", type=int, default=2000, help="of refinements and variational fits")
     parser.add_argument("--num-points", type=int, default=60_000, help="of the training set, to try the benchmark out")
-    parser.add_argument("--out", type=Path, default=RESULTS / "all-layers.json")
+    parser.add_argument("--out", type=Path, default=RESULTS / "all-layer.json")
     options = parser.parse_args()
     options.parts_in.mkdir(parents=True, exist_ok=True)
     for seed in options.seeds:  # before processes train the same network side by side

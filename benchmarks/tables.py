@@ -287,7 +287,7 @@ _PRINTED = {
 
 def all_layers() -> str:
     """NLL of every posterior of all layers, and which share of the gap from the paper's protocol to HMC it closes."""
-    record = load("all-layers")
+    record = load("all-layer")
     rows = []
     for name, part in _by_name(record):
         closed = " / ".join(str(round(100 * row["closed"])) for row in part)
@@ -359,7 +359,7 @@ def _judge_of_all_layers(record: dict[str, Any]) -> str:
 
 def subspaces() -> str:
     """What refining 20 directions gains, beside refining all of them."""
-    record = load("all-layers")
+    record = load("all-layer")
     groups = dict(_by_name(record))
     rows = []
     for name in (*(name for name in groups if name.startswith("subspace")), "refined, Kronecker, recentred"):
