@@ -17,6 +17,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
+from burnish.report.all_layer_figure import draw_all_layer
 from burnish.report.few_shot_figure import draw_few_shot
 from burnish.report.image_figures import draw_image_study
 from burnish.report.study_figures import draw_study
@@ -101,7 +102,8 @@ def figures() -> dict[str, str]:
     studies = {f"study-{name}.svg": draw_study(load(f"study-{name}")) + "\n" for name in STUDIES}
     images = {f"{name}.svg": draw_image_study(read(name)) + "\n" for name in pictured()}
     few = {f"few-shot-{name}.svg": draw_few_shot(load(f"few-shot-{name}")) + "\n" for name in few_shot_sets()}
-    return {"overview.svg": overview(), **studies, **images, **few}
+    layers = {"all-layer.svg": draw_all_layer(load("all-layer")) + "\n"}
+    return {"overview.svg": overview(), **studies, **images, **few, **layers}
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from burnish.studies import few_shot
+from burnish.studies import all_layer, few_shot
 from burnish.studies.claims import Claim, calibration_claims, ood_claims
 from burnish.studies.image_methods import LABELS, MAP, TEMPERATURE
 from burnish.studies.image_posteriors import BURNISH, FLOW, HMC, LA, RECENTRED, REFINE, flow_name
@@ -19,6 +19,7 @@ from burnish.studies.summaries import method_names, method_rows, spread
 
 __all__ = [
     "SUMMARIES",
+    "all_layer_claims",
     "claim_list",
     "claimed",
     "few_shot_claims",
@@ -174,6 +175,12 @@ def few_shot_claims(dataset: str) -> str:
     """What such a record shows."""
     record = json.loads((RESULTS / f"few-shot-{dataset}.json").read_text())
     return "\n".join(_line(claim) for claim in few_shot.claims(record))
+
+
+def all_layer_claims() -> str:
+    """What the record of all layers shows."""
+    record = json.loads((RESULTS / "all-layer.json").read_text())
+    return "\n".join(_line(claim) for claim in all_layer.claims(record))
 
 
 def _line(claim: Claim) -> str:
