@@ -194,10 +194,10 @@ def fit_whole(network: nn.Module, data: Batch, options: argparse.Namespace) -> t
 
     def train(seed: int) -> nn.Module:
         with tempfile.TemporaryDirectory() as folder:
-            return train_network("lenet", (data.inputs, data.targets), device, num_epochs, seed, Path(folder))
+            return train_network((data.inputs, data.targets), device, num_epochs, seed, Path(folder))
 
     with tempfile.TemporaryDirectory() as folder:  # the first of all trainings loads more code
-        train_network("lenet", (data.inputs[:BATCH], data.targets[:BATCH]), device, 1, 0, Path(folder))
+        train_network((data.inputs[:BATCH], data.targets[:BATCH]), device, 1, 0, Path(folder))
     example = data.inputs[:8]
     ensemble = fit_ensemble(train, options.num_members, example=example, generator=make_generator(options.seed))
     epoch = statistics.median(ensemble.member_seconds) / num_epochs

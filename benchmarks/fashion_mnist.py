@@ -41,35 +41,24 @@ def trained_lenet(
     train: tuple[Tensor, Tensor], device: torch.device, *, seed: int = 0, num_epochs: int = 100
 ) -> nn.Sequential:
     """A LeNet trained on the training set."""
-    return _trained("lenet", train, device, seed, num_epochs)
-
-
-def trained_mlp(
-    train: tuple[Tensor, Tensor], device: torch.device, *, seed: int = 0, num_epochs: int = 100
-) -> nn.Sequential:
-    """The network of the paper's all-layer table, 784-50-10, trained likewise."""
-    return _trained("mlp", train, device, seed, num_epochs)
-
-
-def _trained(name: str, train: tuple[Tensor, Tensor], device: torch.device, seed: int, num_epochs: int) -> nn.Sequential:
-    plain = CACHE / f"{name}-fashion-mnist-{num_epochs}-epochs-seed-{seed}.safetensors"
+    plain = CACHE / f"lenet-fashion-mnist-{num_epochs}-epochs-seed-{seed}.safetensors"
     if not plain.exists():
-        return train_network(name, train, device, num_epochs, seed, CACHE).eval()
-    network = make_network(name, BENCHMARK.num_classes, seed)  # from before weights were kept with their recipe
-    network.load_state_dict(load_file(plain))
+        return train_network(train, device, num_epochs, seed, CACHE).eval()
+    network = make_network(BENCHMARK.architecture, BENCHMARK.num_classes, seed)
+    network.load_state_dict(load_file(plain))  # from before weights were kept with their recipe
     return network.to(device).eval()
 
 
 def train_network(
-    name: str, train: tuple[Tensor, Tensor], device: torch.device, num_epochs: int, seed: int, folder: Path
+    train: tuple[Tensor, Tensor], device: torch.device, num_epochs: int, seed: int, folder: Path
 ) -> nn.Sequential:
     """Adam 1e-3, weight decay 5e-4, batches of 128, a cosine to zero: the paper's training, unless the folder has it."""
     recipe = replace(BENCHMARK.recipe, num_epochs=num_epochs)
     folder.mkdir(exist_ok=True)
-    place = folder / f"fashion-mnist-{name}-{num_epochs}-epochs-seed-{seed}.safetensors"
+    place = folder / f"fashion-mnist-{BENCHMARK.architecture}-{num_epochs}-epochs-seed-{seed}.safetensors"
     images, labels = (part.to(device) for part in train)
     pixels = images.mul(255.0).round_().to(torch.uint8)
-    make = partial(make_network, name, BENCHMARK.num_classes)
+    make = partial(make_network, BENCHMARK.architecture, BENCHMARK.num_classes)
     if failures := train_networks(make, pixels, labels, recipe, {seed: place}):
         raise SystemExit(f"{place.name}: {failures[seed]}")
     network = make(seed)

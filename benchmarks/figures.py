@@ -17,6 +17,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
+from burnish.report.all_layer_figure import draw_all_layer
 from burnish.report.costs_figure import draw_costs
 from burnish.report.few_shot_figure import draw_few_shot
 from burnish.report.image_figures import draw_image_study
@@ -102,8 +103,9 @@ def figures() -> dict[str, str]:
     studies = {f"study-{name}.svg": draw_study(read_record(f"study-{name}")) + "\n" for name in STUDIES}
     images = {f"{name}.svg": draw_image_study(read_record(name)) + "\n" for name in pictured()}
     few = {f"few-shot-{name}.svg": draw_few_shot(read_record(f"few-shot-{name}")) + "\n" for name in few_shot_sets()}
+    layers = {"all-layer.svg": draw_all_layer(read_record("all-layer")) + "\n"}
     costs = {"costs.svg": draw_costs(read_record("costs")) + "\n"}
-    return {"overview.svg": overview(), **studies, **images, **few, **costs}
+    return {"overview.svg": overview(), **studies, **images, **few, **layers, **costs}
 
 
 def main() -> None:

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+from burnish.studies.all_layer import by_posterior
+
 __all__ = ["NOTES"]
 
 
@@ -81,9 +83,34 @@ def toy_logistic(record: dict[str, Any]) -> str:
     )
 
 
+def all_layer(record: dict[str, Any]) -> str:
+    """Which priors the paper's base has, and how far HMC, which judges, can be relied on."""
+    groups, judge = by_posterior(record), record["judge"]
+    chosen = ", ".join(f"{row['base_precision']:,.0f}" for row in groups["paper: Laplace"])
+
+    def each(key: str, form: str) -> str:
+        return ", ".join(f"{row[key]:{form}}" for row in groups["HMC"])
+
+    return (
+        f"Prior precisions chosen for the paper's base, by network: {chosen}."
+        f"\n\nThe posterior is the same for all networks, so the judge is all runs of HMC together, NLL {judge['nll']:.4f}: "
+        f"{each('draws', 'd')} draws of {record['config']['num_chains']} chains each. Runs that began at different networks "
+        f"have NLLs of {each('nll', '.4f')}, and their predictions differ by {min(judge['between']):.4f} to "
+        f"{max(judge['between']):.4f} (total variation, mean over test points). Over all chains, and of the first "
+        f"{judge['num_followed']} test points, R-hat of the mean log probability is {judge['nll_rhat']:.3f} (effective "
+        f"sample size {judge['nll_ess']:.0f}), of the probability of one of them {judge['predictive_rhat_median']:.3f} in "
+        f"the median and at most {judge['predictive_rhat']:.2f} (effective sample sizes "
+        f"{judge['predictive_ess_median']:.0f} and at least {judge['predictive_ess']:.0f}). "
+        f"R-hat of weights, by run: at most {each('rhat', '.2f')}, on average {each('mean_rhat', '.3f')}. "
+        f"Products in TF32 move the log density by {each('energy_error', '.2f')} nats, as the "
+        "standard deviation between chains."
+    )
+
+
 NOTES: dict[str, Callable[[dict[str, Any]], str]] = {
     "logistic-integral": logistic_integral,
     "linearised-vs-mc": linearised_vs_mc,
     "mpa-vs-mc": mpa_vs_mc,
     "toy-logistic": toy_logistic,
+    "all-layer": all_layer,
 }

@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from burnish.studies.all_layer import claims as all_layer_claims
+from burnish.studies.all_layer import subspace_summary
 from burnish.studies.costs import claims as cost_claims
 from burnish.studies.records import STUDIES, summarise
 from burnish.studies.tabular import at_ends
@@ -271,105 +273,16 @@ def nuts() -> str:
     return markdown(header, rows) + note + _origin(record)
 
 
-# NLLs of the paper's table of all layers
-_PRINTED = {
-    "Laplace": "0.3597",
-    "1 radial": "0.3564",
-    "5 radial": "0.3483",
-    "10 radial": "0.3459",
-    "30 radial": "0.3432",
-    "HMC": "0.2908",
-}
-
-
-def all_layers() -> str:
-    """NLL of every posterior of all layers, and which share of the gap from the paper's protocol to HMC it closes."""
-    record = read_record("all-layers")
-    rows = []
-    for name, part in _by_name(record):
-        closed = " / ".join(str(round(100 * row["closed"])) for row in part)
-        spread = (
-            f"{statistics.mean(row['few_nll'] for row in part):.4f} ± {statistics.stdev(row['few_nll'] for row in part):.4f}"
-        )
-        elbos = [row["elbo"] for row in part]
-        seconds = [row["seconds"] for row in part]
-        rows.append(
-            [
-                name,
-                spread,
-                _many_draws(name, part),
-                _PRINTED.get(name.split(": ")[-1], ""),
-                f"{100 * statistics.mean(row['accuracy'] for row in part):.1f} %",
-                f"{100 * statistics.mean(row['ece'] for row in part):.1f} %",
-                _mean(part, "distance", ".3f"),
-                "" if elbos[0] is None else f"{statistics.mean(elbos):,.0f}",
-                closed,
-                "" if seconds[0] is None else f"{statistics.median(seconds):.0f} ({part[0]['device']})",
-            ]
-        )
-    few, many = record["config"]["few"], record["config"]["many"]
-    header = [
-        "posterior",
-        f"NLL, {few} draws",
-        f"NLL, {many}",
-        "printed NLL",
-        "accuracy",
-        "ECE",
-        "distance to HMC",
-        "ELBO",
-        "closed, %",
-        "s",
-    ]
-    return markdown(header, rows) + _judge_of_all_layers(record) + _origin(record)
-
-
-def _many_draws(name: str, part: list[dict[str, Any]]) -> str:
-    """With as many draws as the column says, where there are that many."""
-    if name.endswith("then HMC"):
-        return ""
-    return _mean(part, "nll", ".4f") + (" (all)" if name == "HMC" else "")
-
-
-def _judge_of_all_layers(record: dict[str, Any]) -> str:
-    """How far HMC can be relied on."""
-    part, judge = dict(_by_name(record))["HMC"], record["results"]["judge"]
-    chosen = ", ".join(f"{row['base_precision']:,.0f}" for row in dict(_by_name(record))["paper: Laplace"])
-
-    def each(key: str, form: str) -> str:
-        return ", ".join(f"{row[key]:{form}}" for row in part)
-
-    return (
-        f"\n\nPrior precisions chosen for the paper's base, by network: {chosen}."
-        f"\n\nThe posterior is the same for all networks, so the judge is all runs of HMC together, NLL {judge['nll']:.4f}: "
-        f"{each('draws', 'd')} draws of {record['config']['num_chains']} chains each. Runs that began at different networks "
-        f"have NLLs of {each('nll', '.4f')}, and their predictions differ by {min(judge['between']):.4f} to "
-        f"{max(judge['between']):.4f} (total variation, mean over test points). Over all chains, and of the first "
-        f"{judge['num_followed']} test points, R-hat of the mean log probability is {judge['nll_rhat']:.3f} (effective "
-        f"sample size {judge['nll_ess']:.0f}), of the probability of one of them {judge['predictive_rhat_median']:.3f} in "
-        f"the median and at most {judge['predictive_rhat']:.2f} (effective sample sizes "
-        f"{judge['predictive_ess_median']:.0f} and at least {judge['predictive_ess']:.0f}). "
-        f"R-hat of weights, by run: at most {each('rhat', '.2f')}, on average {each('mean_rhat', '.3f')}. "
-        f"Products in TF32 move the log density by {each('energy_error', '.2f')} nats, as the "
-        "standard deviation between chains."
-    )
+def all_layer() -> str:
+    """NLL of every posterior of all layers, and how far HMC can be relied on."""
+    record = read_record("all-layer")
+    return markdown(*summarise(record)) + f"\n\n{NOTES['all-layer'](record)}" + _origin(record)
 
 
 def subspaces() -> str:
-    """What refining 20 directions gains, beside refining all of them."""
-    record = read_record("all-layers")
-    groups = dict(_by_name(record))
-    rows = []
-    for name in (*(name for name in groups if name.startswith("subspace")), "refined, Kronecker, recentred"):
-        part = groups[name]
-        gains = " / ".join(f"{row['gain']:,.0f} ± {row['gain_error']:,.0f}" for row in part)
-        steps = " / ".join(str(row["steps"]) for row in part)
-        choice = statistics.median(row.get("choice_seconds", 0.0) for row in part)
-        seconds = statistics.median(row["seconds"] for row in part)
-        some = f"{part[0].get('directions')}: {name.removeprefix('subspace, ')}"
-        label = f"all {record['config']['num_parameters']:,}" if name.startswith("refined") else some
-        rows.append([label, gains, steps, f"{choice:.1f}", f"{seconds:.1f}", _mean(part, "few_nll", ".4f")])
-    header = ["directions", "nats gained, by network", "steps", "s to choose", "s to refine", "NLL, 20 draws"]
-    return markdown(header, rows) + _origin(record)
+    """What refining a few directions gains, beside refining all of them."""
+    record = read_record("all-layer")
+    return markdown(*subspace_summary(record)) + _origin(record)
 
 
 def costs() -> str:
@@ -454,18 +367,6 @@ def _few_shot_notes(record: dict[str, Any]) -> str:
     return f"{'; '.join(lines)}. Data: {'; '.join(record['data'].values())}."
 
 
-def _by_name(record: dict[str, Any]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Posteriors of all layers with their rows of all networks, those with the largest NLL first."""
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for row in record["results"]["rows"]:
-        groups.setdefault(row["posterior"], []).append(row)
-    yield from sorted(groups.items(), key=lambda item: -statistics.mean(row["few_nll"] for row in item[1]))
-
-
-def _mean(rows: list[dict[str, Any]], key: str, form: str) -> str:
-    return f"{statistics.mean(row[key] for row in rows):{form}}"
-
-
 def _scores(results: list[dict[str, Any]]) -> list[str]:
     """Mean and standard deviation of each metric."""
 
@@ -478,7 +379,8 @@ def _scores(results: list[dict[str, Any]]) -> list[str]:
 
 def _origin(record: dict[str, Any]) -> str:
     results = record.get("results")
-    origins = results.get("origins", [record]) if isinstance(results, dict) else part_origins(record) or [record]
+    known = record.get("origins") or part_origins(record) or [record]
+    origins = results.get("origins", known) if isinstance(results, dict) else known
     lines = [f"{each['device']}, torch {each['versions']['torch']}, commit {each['commit']}" for each in origins]
     return f"\n\n<sub>{'; '.join(dict.fromkeys(lines))}.</sub>"
 
@@ -496,7 +398,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "verdicts": verdicts,
     "sbc": sbc,
     "nuts": nuts,
-    "all-layers": all_layers,
+    "all-layer": all_layer,
+    "claims-all-layer": lambda: claim_lines(all_layer_claims(read_record("all-layer"))),
     "subspaces": subspaces,
     "costs": costs,
     "refinement-costs": refinement_costs,
@@ -532,7 +435,7 @@ def pages() -> list[Path]:
 def unshown() -> list[str]:
     """Records of studies whose table stands on no page."""
     shown = {match[2] for page in pages() for match in MARKED.finditer(page.read_text())}
-    known = [*names(), *(f"few-shot-{dataset}" for dataset in few_shot_sets()), "tabular"]
+    known = [*names(), *(f"few-shot-{dataset}" for dataset in few_shot_sets()), "tabular", "all-layer"]
     return [name for name in known if name not in shown]
 
 

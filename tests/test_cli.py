@@ -495,6 +495,8 @@ def test_a_part_that_fails_is_said_and_the_others_are_shown(tmp_path, monkeypatc
         (["few-shot", "--small", "--dataset", "mnist"], "`--dataset` must be one of 'fashion-mnist'"),
         (["few-shot", "--small", "--seeds", "1,1"], "`--seeds` must be different and at least one, got [1, 1]"),
         (["few-shot", "--protocol", "ours"], "`--protocol` must be left out for few-shot"),
+        (["all-layer", "--small", "--seeds", "1,1"], "`--seeds` must be different and at least one, got [1, 1]"),
+        (["all-layer", "--dataset", "cifar-10"], "`--dataset` must be left out for all-layer"),
         (["costs", "--device", "gpu"], "`--device` must be a device such as 'cpu' or 'cuda', got 'gpu'"),
         (["costs", "--dataset", "cifar-10"], "`--dataset` must be left out for costs"),
         (["tabular", "--small", "--data", "here"], "`--data` must be left out with `--small`, got here"),

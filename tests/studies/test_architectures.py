@@ -28,7 +28,9 @@ def test_they_have_the_papers_sizes(name, num_classes, size, generator):
     assert network.eval()(images).shape == (2, num_classes)
 
 
-@pytest.mark.parametrize(("name", "num_features"), [("lenet", 84), ("wide-resnet", 256), ("mlp", 50), ("tiny", 16)])
+@pytest.mark.parametrize(
+    ("name", "num_features"), [("lenet", 84), ("wide-resnet", 256), ("mlp", 50), ("tiny", 16), ("tiny-mlp", 8)]
+)
 def test_the_last_layer_is_linear_on_the_papers_features(name, num_features):
     assert make_network(name, 7, 0)[-1].weight.shape == (7, num_features)
 

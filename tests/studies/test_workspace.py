@@ -59,6 +59,13 @@ def test_networks_have_places_in_a_folder_that_exists(room):
     assert all(path.parent.is_dir() and not path.exists() for path in paths)
 
 
+def test_states_of_chains_have_places_in_a_folder_that_exists(room):
+    first, second = (room.checkpoint(f"all-layer-hmc-{seed}") for seed in (0, 1))
+    assert first != second
+    assert first.parent.is_dir()
+    assert not first.exists()
+
+
 @pytest.mark.parametrize("kind", NAMES)
 @pytest.mark.parametrize(
     ("change", "message"),

@@ -27,7 +27,9 @@ def study(
     ] = None,
     seeds: Annotated[
         str | None,
-        typer.Option(help="Of networks: 0,1,2 or 0-4; five, or three for cifar-100 and texts, if not given."),
+        typer.Option(
+            help="Of networks: 0,1,2 or 0-4; if not given five, or three for cifar-100, texts, few-shot and all-layer."
+        ),
     ] = None,
     baselines: Annotated[
         str | None, typer.Option(help="Seeds for VB and CSGHMC, trained from scratch: two, if not given; none for none.")
@@ -78,7 +80,8 @@ def study(
     correlation: distance to HMC against NLL over all methods; with --extend, from a record of image-calibration in OUT too.
     text: as image-calibration, on texts.
 
-    In parts that are kept, beyond the paper:
+    In parts that are kept, of the paper and beyond it:
+    all-layer: the paper's table of all layers of a small network, beside other posteriors and HMC.
     few-shot: a last layer fitted to 20 to 2,000 held-out points, against HMC.
     tabular: networks on small tables, against dropout, ensembles and temperature scaling.
     costs: seconds and ELBOs of refinement by classes, points and parameters.

@@ -7,7 +7,18 @@ from torch import Tensor, nn
 
 from burnish._checks import check_at_least, check_choice
 
-__all__ = ["ARCHITECTURES", "NUM_WORDS", "gru", "lenet", "make_network", "mlp", "tiny", "tiny_gru", "wide_resnet"]
+__all__ = [
+    "ARCHITECTURES",
+    "NUM_WORDS",
+    "gru",
+    "lenet",
+    "make_network",
+    "mlp",
+    "tiny",
+    "tiny_gru",
+    "tiny_mlp",
+    "wide_resnet",
+]
 
 NUM_WORDS = 10_000
 """Numbers of words that a network for texts knows."""
@@ -82,6 +93,13 @@ def tiny(num_classes: int) -> nn.Sequential:
     )
 
 
+def tiny_mlp(num_classes: int) -> nn.Sequential:
+    """16-8-C with ReLU, on 28 x 28 grey images that are averaged over squares of 7: to try things out."""
+    return nn.Sequential(
+        *(nn.AvgPool2d(7), nn.Flatten(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, num_classes)),
+    )
+
+
 def gru(num_classes: int) -> nn.Sequential:
     """Two recurrent layers of 128 units over embeddings of 50, the network of the paper's table of texts."""
     return nn.Sequential(_Reader(NUM_WORDS, 50, 128, 2), nn.Linear(128, num_classes))
@@ -97,6 +115,7 @@ ARCHITECTURES: dict[str, Callable[[int], nn.Sequential]] = {
     "wide-resnet": wide_resnet,
     "mlp": mlp,
     "tiny": tiny,
+    "tiny-mlp": tiny_mlp,
     "gru": gru,
     "tiny-gru": tiny_gru,
 }

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from burnish._checks import check_choice
+from burnish.studies.all_layer import record_all_layer
 from burnish.studies.costs import record_costs
 from burnish.studies.few_shot import record_few_shot
 from burnish.studies.parts import check_device, check_seeds
@@ -26,6 +27,11 @@ class PartStudy:
 
 
 PART_STUDIES = {
+    "all-layer": PartStudy(
+        "the paper's table of all layers of a small network, beside other posteriors and HMC",
+        record_all_layer,
+        ("seeds", "device", "data"),
+    ),
     "costs": PartStudy(
         "seconds and ELBOs of refinement by classes, points and parameters",
         record_costs,

@@ -36,6 +36,10 @@ class Workspace:
         """The file of a trained network; the kind is its protocol, or the method that trained it."""
         return self._place("networks", f"{dataset}-{kind}-{seed}.safetensors")
 
+    def checkpoint(self, name: str) -> Path:
+        """The file in which chains keep their state."""
+        return self._place("checkpoints", f"{name}.safetensors")
+
     @contextmanager
     def lock(self, name: str) -> Iterator[None]:
         """Waits until no other process has the lock of this name; one that is killed has it no more."""
