@@ -51,6 +51,7 @@ _CHOICES = (
     (DROPOUT, "dropout", "dropouts"),
     (LAPLACE, "precision", "layer_precisions"),
     (MODE, "precision", "precisions"),
+    (ALL_LAYERS, "precision", "precisions"),
 )
 _WIDE = ("protein",)  # sets whose networks have twice the units, as is usual
 

@@ -97,21 +97,22 @@ class Problem:
         return torch.ones(self.num_splits, dtype=torch.float64) if self.num_classes else self.network_noise
 
     @cached_property
-    def modes(self) -> list["Mode"]:
-        """Of all layers, for each split under the prior whose mode suits the validation rows best."""
-        return [self._mode(split) for split in range(self.num_splits)]
+    def modes(self) -> list[list["Mode"]]:
+        """Of all layers, for each split under every prior."""
+        return [self._modes(split) for split in range(self.num_splits)]
 
-    def _mode(self, split: int) -> "Mode":
+    def best_mode(self, split: int) -> int:
+        """Which of the modes of a split suits its validation rows best, scaled as they want it."""
+        outputs = torch.cat([mode.outputs(self.rows.validation[0]) for mode in self.modes[split]])
+        targets = self.rows.validation[1][split].expand(len(outputs), -1)
+        return int(choose_scale(outputs.unsqueeze(1), targets)[1].argmax())
+
+    def _modes(self, split: int) -> list["Mode"]:
         inputs, targets = (part[split] for part in self.rows.train)
-        held_out = self.rows.validation[1][split : split + 1]
-        likelihood, trials = self.likelihood(split), []
+        likelihood = self.likelihood(split)
         model, start = flatten_network(self.network.module(split), example=inputs[:8], likelihood=likelihood)
-        for precision in self.precisions:
-            target = Target(model, Batch(inputs, targets), precision)
-            mode = Mode(split, target, find_mode(target, start, max_iterations=self.search_steps).theta)
-            value = choose_scale(mode.outputs(self.rows.validation[0]).unsqueeze(0), held_out)[1]
-            trials.append((float(value), mode))
-        return max(trials, key=lambda trial: trial[0])[1]
+        wanted = [Target(model, Batch(inputs, targets), precision) for precision in self.precisions]
+        return [Mode(split, target, find_mode(target, start, max_iterations=self.search_steps).theta) for target in wanted]
 
     def likelihood(self, split: int) -> Likelihood:
         """What posteriors are fitted with."""
@@ -256,22 +257,45 @@ def _last_layer(problem: Problem) -> tuple[Drawn, dict[str, Any]]:
 
 def _modes(problem: Problem) -> tuple[Drawn, dict[str, Any]]:
     """The mode of all layers near the network's weights: what a posterior there has to be better than."""
-    found, targets = problem.modes, problem.rows.validation[1]
+    found = [modes[problem.best_mode(split)] for split, modes in enumerate(problem.modes)]
+    targets = problem.rows.validation[1]
     scale, _ = choose_scale(torch.stack([mode.outputs(problem.rows.validation[0]) for mode in found]), targets)
     outputs = torch.stack([mode.outputs(problem.rows.test[0]) for mode in found])
     return Drawn(outputs, scale), {"precision": [float(mode.target.prior_precision) for mode in found]}
 
 
 def _all_layers(problem: Problem) -> tuple[Drawn, dict[str, Any]]:
-    """A Gaussian at that mode, with its full covariance, refined by a flow."""
-    outputs = []
-    for mode in problem.modes:
-        generator = problem.generator(mode.split)
-        base = fit_laplace(mode.target, mode.theta, structure="full", recentre=False).posterior
-        fitted = fit_flow(mode.target, base, generator=generator, max_steps=problem.flow_steps).posterior
-        draws = fitted.sample(problem.num_draws, generator=generator)
-        outputs.append(mode.target.model(draws, problem.rows.test[0][mode.split]))
-    return Drawn(torch.stack(outputs), problem.posterior_noise), {}
+    """A Gaussian at a mode, with its full covariance, refined by a flow.
+
+    The first prior is that of the best mode. From there it gets stronger as long as validation rows are predicted better, or
+    weaker if the first step the other way was none.
+    """
+    outputs, chosen = [], []
+    for split, modes in enumerate(problem.modes):
+        first = problem.best_mode(split)
+        best, number = _refined(problem, modes[first]), first
+        for step in (1, -1):
+            while number == first or (number > first) == (step > 0):
+                if not 0 <= number + step < len(modes):
+                    break
+                trial = _refined(problem, modes[number + step])
+                if trial[0] <= best[0]:
+                    break
+                best, number = trial, number + step
+        outputs.append(modes[number].target.model(best[1], problem.rows.test[0][split]))
+        chosen.append(float(modes[number].target.prior_precision))
+    return Drawn(torch.stack(outputs), problem.posterior_noise), {"precision": chosen}
+
+
+def _refined(problem: Problem, mode: Mode) -> tuple[float, Tensor]:
+    """Log-likelihood of validation rows by draws of a refined posterior, and the draws."""
+    generator, split = problem.generator(mode.split), mode.split
+    base = fit_laplace(mode.target, mode.theta, structure="full", recentre=False).posterior
+    fitted = fit_flow(mode.target, base, generator=generator, max_steps=problem.flow_steps).posterior
+    draws = fitted.sample(problem.num_draws, generator=generator)
+    outputs = mode.target.model(draws, problem.rows.validation[0][split]).unsqueeze(0)
+    held_out = Drawn(outputs, problem.posterior_noise[split : split + 1])
+    return float(held_out.log_likelihood(problem.rows.validation[1][split].unsqueeze(0))), draws
 
 
 def _by_precision(
