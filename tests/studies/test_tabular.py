@@ -14,8 +14,9 @@ from burnish.studies.data.damage import DamagedFileError
 from burnish.studies.data.tables import Table, load_table, make_table, split_rows, stratified_splits
 from burnish.studies.records import summarise
 from burnish.studies.tabular import MADE, at_ends, difference, duels, made_table, record_tabular
-from burnish.studies.tabular_methods import ALL_LAYERS, METHODS, REFINE, Problem, run_methods
+from burnish.studies.tabular_methods import ALL_LAYERS, METHODS, REFINE, run_methods
 from burnish.studies.tabular_networks import Training, draw_networks, train_networks
+from burnish.studies.tabular_problem import Problem
 from burnish.studies.tabular_scores import choose_scale
 
 

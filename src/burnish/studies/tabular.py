@@ -36,10 +36,10 @@ from burnish.studies.tabular_methods import (
     MODE,
     NETWORK,
     REFINE,
-    Problem,
     run_methods,
 )
 from burnish.studies.tabular_networks import Training
+from burnish.studies.tabular_problem import Problem
 from burnish.studies.workspace import VERSION, Workspace
 
 __all__ = ["MADE", "Duel", "Settings", "at_ends", "difference", "duels", "made_table", "record_tabular", "summary"]
