@@ -9,7 +9,8 @@ from image_cases import make_record, scores
 from burnish import metrics
 from burnish.predictive import predict, predict_at
 from burnish.studies import few_vs_many
-from burnish.studies.image_posteriors import HMC, LA, RECENTRED, fit_paper_base, stream
+from burnish.studies.image_posteriors import HMC, LA, RECENTRED, stream
+from burnish.studies.paper_base import fit_paper_base
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,8 @@ from burnish import metrics
 from burnish.predictive import predict_at
 from burnish.studies import flow_from_prior
 from burnish.studies.flow_from_prior import LENGTHS, STARTS, run_seed, summary
-from burnish.studies.image_posteriors import fit_paper_base, stream
+from burnish.studies.image_posteriors import stream
+from burnish.studies.paper_base import fit_paper_base
 
 
 @pytest.mark.parametrize("protocol", ["paper", "ours"])

@@ -12,16 +12,14 @@ from burnish.inference.curvature import diagonal_hessian, full_hessian
 from burnish.inference.laplace import fit_laplace
 from burnish.noise import make_generator
 from burnish.predictive import predict_at
-from burnish.studies import image_posteriors
+from burnish.studies import image_posteriors, paper_base
 from burnish.studies.image_posteriors import (
     FLOW,
     HMC,
     LA,
     RECENTRED,
     REFINE,
-    _evidence_maximum,
     _spread,
-    fit_paper_base,
     flow_name,
     posterior,
     prepare,
@@ -29,6 +27,7 @@ from burnish.studies.image_posteriors import (
     temperature,
 )
 from burnish.studies.image_problem import Setting
+from burnish.studies.paper_base import _evidence_maximum, fit_paper_base
 from burnish.target import Target
 
 
@@ -50,7 +49,7 @@ def test_the_papers_precision_has_the_largest_evidence_of_all(paper, structure):
         options = {"structure": structure, "recentre": False}
         return fit_laplace(target.with_prior(precision), problem.theta, **options).log_evidence
 
-    grid = image_posteriors._PRECISIONS
+    grid = paper_base._PRECISIONS
     place = int((grid - found).abs().argmin())
     far = [evidence(float(precision)) for precision in grid[::100]]
     near = [evidence(float(grid[place + step])) for step in (-60, -20, 20, 60)]

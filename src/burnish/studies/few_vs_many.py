@@ -11,7 +11,8 @@ from burnish import metrics
 from burnish.predictive import predict
 from burnish.studies.draw_scores import grouped_probs
 from burnish.studies.image_methods import LayerMethods
-from burnish.studies.image_posteriors import BURNISH, HMC, LA, RECENTRED, fit_paper_base, stream
+from burnish.studies.image_posteriors import BURNISH, HMC, LA, RECENTRED, stream
+from burnish.studies.paper_base import fit_paper_base
 from burnish.studies.paper_scores import paper_ece
 from burnish.studies.protocols import BENCHMARKS
 from burnish.studies.summaries import is_comparable, method_names, method_rows, printed_text, spread

@@ -13,8 +13,9 @@ from burnish.posteriors import Gaussian
 from burnish.predictive import predict_at
 from burnish.scales import Diagonal
 from burnish.studies.image_methods import LayerMethods
-from burnish.studies.image_posteriors import fit_paper_base, full_target, stream
+from burnish.studies.image_posteriors import full_target, stream
 from burnish.studies.image_problem import ImageProblem
+from burnish.studies.paper_base import fit_paper_base
 from burnish.studies.paper_flows import fit_paper_flows
 from burnish.studies.printed import printed
 from burnish.studies.protocols import BENCHMARKS

@@ -14,19 +14,17 @@ from torch import Tensor, nn
 from burnish.convergence import rhat
 from burnish.diagnostics import elbo
 from burnish.heads import Model
-from burnish.inference.curvature import diagonal_hessian, full_hessian
 from burnish.inference.flow import fit_flow
 from burnish.inference.hmc import HmcFit, fit_hmc
-from burnish.inference.laplace import fit_laplace
 from burnish.inference.temperature import fit_temperature
 from burnish.ladder import Ladder
 from burnish.noise import make_generator
-from burnish.posteriors import DensityPosterior, Gaussian, Posterior
+from burnish.posteriors import DensityPosterior, Posterior
 from burnish.refine import refine
-from burnish.scales import Dense, Diagonal, Scale
 from burnish.studies.draw_scores import score_blocks
 from burnish.studies.image_problem import ImageProblem
 from burnish.studies.image_settings import ImageSettings
+from burnish.studies.paper_base import fit_paper_base
 from burnish.studies.paper_flows import fit_paper_flows
 from burnish.studies.records import finite, origin
 from burnish.target import Target
@@ -39,7 +37,6 @@ __all__ = [
     "RECENTRED",
     "REFINE",
     "Fit",
-    "fit_paper_base",
     "flow_name",
     "full_target",
     "posterior",
@@ -48,7 +45,6 @@ __all__ = [
 ]
 
 LA, RECENTRED, FLOW, BURNISH, HMC, REFINE = "LA", "recentred LA", "flow", "burnish", "HMC", "refine"
-_PRECISIONS = torch.logspace(-4, 6, 2001, dtype=torch.float64)  # looked at for the paper's base
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,38 +112,6 @@ def _fit_flows(problems: Sequence[ImageProblem], settings: ImageSettings) -> Non
             facts |= {} if paper else _elbo(problem.target, flow, generator)
             model = problem.without_bias if paper else problem.model
             _write(problem, name, _drawn_whole(problem, model, flow, generator, facts))
-
-
-def fit_paper_base(problem: ImageProblem) -> tuple[Gaussian, dict[str, Any]]:
-    """A Laplace posterior at the network's weights.
-
-    Under the paper's protocol its prior is its own, the one with the largest evidence at these weights; under ours it is
-    that of the target.
-    """
-    began = time.perf_counter()
-    structure = problem.setting.benchmark.base
-    target = Target(problem.model, problem.batch("train"), 1.0)
-    if problem.setting.protocol == "ours":
-        fit = fit_laplace(problem.target, problem.theta, structure=structure, recentre=False)
-        return fit.posterior, {"seconds": fit.seconds, "precision": float(problem.target.prior_precision)}
-    if structure == "full":
-        matrix = full_hessian(target, problem.theta).double()
-        precision = _evidence_maximum(problem.theta, torch.linalg.eigvalsh(matrix).clamp_min(0.0))
-        matrix.diagonal().add_(precision)
-        scale: Scale = Dense.from_precision(matrix, problem.theta.dtype)
-    else:
-        diagonal = diagonal_hessian(target, problem.theta)
-        precision = _evidence_maximum(problem.theta, diagonal)
-        scale = Diagonal((diagonal + precision).rsqrt().to(problem.theta.dtype))
-    return Gaussian(problem.theta, scale), {"seconds": time.perf_counter() - began, "precision": precision}
-
-
-def _evidence_maximum(theta: Tensor, eigenvalues: Tensor) -> float:
-    """The prior precision with the largest Laplace evidence, where neither weights nor curvature move with it."""
-    precisions = _PRECISIONS.to(theta.device)
-    volume = torch.stack([(eigenvalues + precision).log().sum() for precision in precisions])
-    evidence = 0.5 * (len(theta) * precisions.log() - precisions * theta.double().square().sum() - volume)
-    return float(precisions[evidence.argmax()])
 
 
 def _fit_la(problem: ImageProblem, generator: torch.Generator) -> Fit:
