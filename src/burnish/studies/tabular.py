@@ -225,7 +225,7 @@ def at_ends(record: Mapping[str, Any]) -> list[str]:
         for name, part in record["parts"].items():
             values = part["rows"].get(method, {}).get(chosen, [])
             for end, names in ends.items():
-                if 2 * values.count(end) > len(values):
+                if 2 * sum(math.isclose(value, end, rel_tol=1e-6) for value in values) > len(values):  # float32 among them
                     names.append(name.replace("_", " "))
         for end, names in ends.items():
             if names:
