@@ -74,6 +74,17 @@ def test_short_settings_are_for_the_real_networks(tmp_path):
     assert (short.precisions, short.num_splits) == (full.precisions, full.num_splits)
 
 
+def test_chains_are_fewer_where_draws_cost_more_and_not_shorter():
+    many, few = ImageSettings.usual("cifar-10", "ours"), ImageSettings.usual("cifar-100", "ours")
+    assert many == ImageSettings()
+    assert few.num_chains < many.num_chains
+
+    def length(settings):
+        return settings.spacing * 2 * settings.num_draws // settings.num_chains
+
+    assert length(few) == length(many)
+
+
 @pytest.mark.parametrize("structure", ["full", "diagonal"])
 def test_the_gaussian_at_the_mode_has_the_structure_that_is_asked_for(structure, tmp_path):
     problem = make_problem(make_setting("ours", tmp_path, structure=structure))

@@ -1,10 +1,15 @@
 """Sizes of the studies of last layers: the paper's, those that a CPU can do, and those to try things out with."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from burnish.studies.data import TEXTS
 
 __all__ = ["ImageSettings"]
+
+# of HMC, where a draw costs ten times as much as on ten classes, or has no GPU: as many draws of each chain as elsewhere
+_FEWER_CHAINS: dict[str, Any] = {"num_chains": 120, "num_superchains": 12, "spacing": 10}
+_LARGE_LAYERS = ("cifar-100",)
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,9 @@ class ImageSettings:
     @classmethod
     def usual(cls, dataset: str, protocol: str) -> "ImageSettings":
         """Of studies of a set of images or texts, unless others are asked for."""
-        return cls.text(protocol) if dataset in TEXTS else cls()
+        if dataset in TEXTS:
+            return cls.text(protocol)
+        return cls(**_FEWER_CHAINS) if dataset in _LARGE_LAYERS else cls()
 
     @classmethod
     def text(cls, protocol: str) -> "ImageSettings":
@@ -80,7 +87,7 @@ class ImageSettings:
         mostly noise, so in ours there are more.
         """
         num_blocks = 20 if protocol == "ours" else 1
-        return cls(num_blocks=num_blocks, num_chains=120, num_superchains=12, spacing=10, lengths=(5,), structure="full")
+        return cls(num_blocks=num_blocks, **_FEWER_CHAINS, lengths=(5,), structure="full")
 
     @classmethod
     def short(cls) -> "ImageSettings":
