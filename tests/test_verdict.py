@@ -68,7 +68,7 @@ def test_what_a_flow_gains_is_what_its_fit_says(generator):
     assert verdict.elbo_gain == pytest.approx(fit.gain, abs=0.5)
     # the same draws for both: the difference is known better than either
     assert verdict.elbo_gain_standard_error < 0.2
-    assert f"the flow gained {verdict.elbo_gain:.2f} ± " in str(verdict)
+    assert f"refinement gained {verdict.elbo_gain:.2f} ± " in str(verdict)
     assert verdict.trusted
 
 

@@ -11,11 +11,14 @@ from torch import Tensor
 
 from burnish.bijections import SinhArcsinh
 from burnish.errors import FitError
+from burnish.heads import LinearHead
 from burnish.inference.flow import fit_flow
 from burnish.inference.hmc import HmcFit, fit_hmc
 from burnish.inference.laplace import fit_laplace
+from burnish.inference.variational import fit_vb
 from burnish.linear_bijections import Rotation, Shift
 from burnish.posteriors import FlowPosterior, Gaussian, SamplePosterior
+from burnish.scales import Dense
 from burnish.target import Target
 from burnish.verdict import Verdict, judge
 
@@ -55,7 +58,7 @@ class Fitted:
     gaussian: Gaussian
     """At the mode."""
     base: Gaussian | None = None
-    """What a flow has refined."""
+    """What a flow has refined: see `flow_base`."""
     run: HmcFit | None = None
     """What samples come from."""
 
@@ -88,7 +91,8 @@ class Ladder:
                 continue
             if self.method not in ("auto", name):
                 continue
-            verdict = judge(target, fitted.posterior, inputs=inputs, base=fitted.base, run=fitted.run, generator=generator)
+            base = None if fitted.base is None else fitted.gaussian
+            verdict = judge(target, fitted.posterior, inputs=inputs, base=base, run=fitted.run, generator=generator)
             rungs.append(Rung(name, verdict, time.perf_counter() - began))
             began = time.perf_counter()
             if verdict.trusted or self.method == name:
@@ -127,9 +131,20 @@ class Ladder:
         if name == "hmc":
             fit = fit_hmc(target, below.posterior, generator=generator, **run)
             return Fitted(_thinned(fit.posterior), below.gaussian, run=fit)
-        options = (_long_options(below.gaussian) if name == "long flow" else {}) | dict(self.flow)
-        refined = fit_flow(target, below.gaussian, generator=generator, **options)
-        return Fitted(refined.posterior, below.gaussian, base=below.gaussian)
+        base = flow_base(target, below.gaussian, generator=generator) if below.base is None else below.base
+        options = (_long_options(base) if name == "long flow" else {}) | dict(self.flow)
+        refined = fit_flow(target, base, generator=generator, **options)
+        return Fitted(refined.posterior, below.gaussian, base=base)
+
+
+def flow_base(target: Target, gaussian: Gaussian, *, generator: torch.Generator) -> Gaussian:
+    """What a flow starts from: where the Gaussian at the mode is full, the full one with the largest ELBO.
+
+    Elementwise layers cannot turn a Gaussian, and leave it too narrow where they should: docs/decisions/0019.
+    """
+    if not (isinstance(gaussian.scale, Dense) and isinstance(target.model.head, LinearHead)):
+        return gaussian
+    return fit_vb(target, gaussian, structure="full", generator=generator).posterior
 
 
 def _long_options(base: Gaussian) -> dict[str, Any]:

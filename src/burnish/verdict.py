@@ -48,7 +48,7 @@ class Verdict:
     elbo: float | None
     """None for samples."""
     elbo_gain: float
-    """Over the base of the flow, nats; 0 where there is no flow."""
+    """Over what was refined, nats: the Gaussian at the mode; 0 where nothing was refined."""
     elbo_gain_standard_error: float
     rhat: float | None = None
     """The largest of all parameters, for samples of several chains."""
@@ -78,7 +78,7 @@ class Verdict:
             facts.append(f"{self.relocated} chains could not move and started elsewhere")
         if self.elbo_gain:
             nats = round(self.elbo_gain, 2) + 0.0  # zero added: a tiny negative number would print as -0.00
-            facts.append(f"the flow gained {nats:.2f} ± {self.elbo_gain_standard_error:.2f} nats")
+            facts.append(f"refinement gained {nats:.2f} ± {self.elbo_gain_standard_error:.2f} nats")
         return f"{state}: {self.reason}\nposterior: {'; '.join(facts)}"
 
 
@@ -103,7 +103,7 @@ def judge(
         target: the log posterior.
         posterior: a Gaussian, a flow, or samples.
         inputs: features (M, P) to predict for; some of the training inputs when not given.
-        base: what a density was refined from, for the gain in ELBO.
+        base: what a density was refined from, such as the Gaussian at the mode, for the gain in ELBO.
         run: what samples come from: its R-hat and divergences enter the verdict, whatever part of its draws is judged.
         held_out: scores on held-out points, as in `bnn.verdict.held_out`; without them, nothing is said about whether the
             target itself is any good.

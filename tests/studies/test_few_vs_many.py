@@ -9,7 +9,7 @@ from image_cases import make_record, scores
 from burnish import metrics
 from burnish.predictive import predict, predict_at
 from burnish.studies import few_vs_many
-from burnish.studies.image_posteriors import HMC, LA, RECENTRED, stream
+from burnish.studies.image_posteriors import HMC, LA, RECENTRED
 from burnish.studies.paper_base import fit_paper_base
 
 
@@ -31,7 +31,7 @@ def test_very_many_draws_are_averaged_block_by_block(paper, part, block, monkeyp
     monkeypatch.setattr(few_vs_many, "_BLOCK", block)
     problem = paper.problem
     base, _ = fit_paper_base(problem)
-    generator = stream(problem, "few-vs-many")
+    generator = problem.stream("few-vs-many")
     draws = torch.cat([base.sample(min(block, 480 - start), generator=generator) for start in range(0, 480, block)])
     probs = predict_at(problem.model, draws, problem.features("test")).probs
     found = (part if block == 500 else few_vs_many.run_seed(paper))["rows"]["LA S=480"]

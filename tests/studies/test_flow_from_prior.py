@@ -9,7 +9,6 @@ from burnish import metrics
 from burnish.predictive import predict_at
 from burnish.studies import flow_from_prior
 from burnish.studies.flow_from_prior import LENGTHS, STARTS, run_seed, summary
-from burnish.studies.image_posteriors import stream
 from burnish.studies.paper_base import fit_paper_base
 
 
@@ -31,7 +30,7 @@ def test_nll_is_that_of_few_draws_of_each_flow(protocol, request, monkeypatch):
     assert all(seconds > 0.0 for seconds in (*part["seconds"], part["batch_seconds"]))
     json.dumps(part, allow_nan=False)
     for name, (_, flows) in zip(STARTS, fitted, strict=True):
-        generator = stream(problem, f"flow-from-prior {name}")
+        generator = problem.stream(f"flow-from-prior {name}")
         for place, flow in enumerate(flows):
             theta = flow.sample(problem.setting.settings.few, generator=generator)
             probs = predict_at(*methods.seen(theta), problem.features("test")).probs

@@ -23,7 +23,6 @@ from burnish.studies.image_posteriors import (
     flow_name,
     posterior,
     prepare,
-    stream,
     temperature,
 )
 from burnish.studies.image_problem import Setting
@@ -100,10 +99,10 @@ def test_a_posterior_is_fitted_once_and_the_same_if_it_is_fitted_again(paper):
 
 
 def test_every_posterior_has_a_stream_of_its_own_that_is_the_same_everywhere(paper, ours):
-    seeds = {stream(methods.problem, name).initial_seed() for methods in (paper, ours) for name in (LA, HMC, "flows")}
+    seeds = {methods.problem.stream(name).initial_seed() for methods in (paper, ours) for name in (LA, HMC, "flows")}
     assert len(seeds) == 6
     digest = hashlib.sha256(b"cifar-10-paper-0-HMC").digest()  # not `hash`, which differs between processes
-    assert stream(paper.problem, HMC).initial_seed() == int.from_bytes(digest[:6], "big")
+    assert paper.problem.stream(HMC).initial_seed() == int.from_bytes(digest[:6], "big")
 
 
 @pytest.mark.parametrize("protocol", ["paper", "ours"])

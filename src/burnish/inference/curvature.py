@@ -48,7 +48,8 @@ def check_dense_memory(
 def full_hessian(target: Target, theta: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
     """The exact Hessian (d, d) of the negative log-likelihood at theta (d,), summed in float64.
 
-    Products are made in the dtype of theta, or in `dtype`.
+    Products are made in the dtype of theta, or in `dtype`. For draws (S, d), which a linear head takes, an estimate of its
+    mean over their distribution at the cost of one: each point's term is taken at one of them, in turn.
 
     With curvature `diag - u u^T` off the diagonal, block row c is a product of the inputs weighted by u_c with those
     weighted by u_c, u_c+1, ...: C wide products over views of one weighted copy.
@@ -62,11 +63,13 @@ def full_hessian(target: Target, theta: Tensor, *, dtype: torch.dtype | None = N
     dtype = theta.dtype if dtype is None else dtype
     total = torch.zeros(head.num_outputs, width, head.num_outputs, width, dtype=torch.float64, device=theta.device)
     rows = max(_MIN_ROWS, min(len(target.data), _CHUNK_ENTRIES.get(theta.device.type, 2**21) // head.dim))
+    if theta.ndim == 2:  # every chunk begins with the first draw
+        rows = -(-rows // len(theta)) * len(theta)
     # one buffer for all chunks: allocating it anew each time costs more than filling it
     buffer = torch.empty(rows, head.num_outputs, width, dtype=dtype, device=theta.device)
     for start in range(0, len(target.data), rows):
         inputs, weights = (part.to(dtype) for part in _augmented_rows(target, slice(start, start + rows)))
-        outputs = target.model(theta.to(dtype), target.data.inputs[start : start + rows].to(dtype))
+        outputs = _outputs(head, theta.to(dtype), inputs)
         diagonal, coupling = likelihood.curvature_diagonal(outputs), likelihood.curvature_coupling(outputs)
         copies = buffer[: len(inputs)]
         torch.mul((diagonal * weights.unsqueeze(-1)).unsqueeze(-1), inputs.unsqueeze(1), out=copies)
@@ -80,6 +83,16 @@ def full_hessian(target: Target, theta: Tensor, *, dtype: torch.dtype | None = N
     for c in range(head.num_outputs):
         total[c + 1 :, :, c] = total[c, :, c + 1 :].permute(1, 2, 0)
     return _flat_order(target, total.view(head.dim, head.dim))
+
+
+def _outputs(head: LinearHead, theta: Tensor, inputs: Tensor) -> Tensor:
+    """Of augmented inputs (N, Q), (N, C): at theta (d,), or each at one of the draws (S, d), one after another."""
+    if theta.ndim == 1:
+        return inputs @ head.to_matrix(theta).T
+    padded = torch.cat([inputs, inputs.new_zeros(-len(inputs) % len(theta), inputs.shape[1])])
+    by_draw = padded.view(-1, len(theta), inputs.shape[1]).transpose(0, 1)
+    outputs = by_draw @ head.to_matrix(theta).transpose(1, 2)
+    return outputs.transpose(0, 1).reshape(len(padded), -1)[: len(inputs)]
 
 
 def _augmented_rows(target: Target, rows: slice) -> tuple[Tensor, Tensor]:

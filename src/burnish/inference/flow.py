@@ -27,7 +27,7 @@ __all__ = ["FlowFit", "default_bijections", "fit_flow", "paper_protocol"]
 
 _FEW_DIMS = 64  # up to so many, a second layer in rotated coordinates, and more samples
 _EVALUATION_ENTRIES = 2**24  # outputs computed for a final ELBO, where that allows between 32 and 512 samples
-_PLATEAU = 5e-5  # nats for each dimension: below this gain the ELBO counts as level
+PLATEAU = 5e-5  # nats for each dimension: below this gain the ELBO counts as level
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,10 +146,10 @@ def fit_flow(
     check_positive("epsilon", epsilon)
     if num_samples is None:
         num_samples = 32 if base.dim <= _FEW_DIMS else 8
-    _check_pairs("num_samples", num_samples, antithetic)
+    check_pairs("num_samples", num_samples, antithetic)
     if num_evaluation_samples is None:
         num_evaluation_samples = choose_evaluation_samples(target)
-    _check_pairs("num_evaluation_samples", num_evaluation_samples, True)
+    check_pairs("num_evaluation_samples", num_evaluation_samples, True)
     layers = _check_bijections(default_bijections if bijections is None else bijections, base)
     build = FlowPosterior.whitened if whiten else _raw
     near, start = rotate(target, base, num_samples) if whiten else (target, base)  # the same problem, with cheaper products
@@ -161,7 +161,7 @@ def fit_flow(
         noise = standard_normal(num_samples, base.mean, generator=generator, noise=kind)
         return _elbo_and_surrogate(source, _unpack(layers, values), outer, noise, estimate, path_gradient)
 
-    options = AscentOptions(learning_rate, epsilon, max_steps, stop_early, keep_best, _PLATEAU * base.dim)
+    options = AscentOptions(learning_rate, epsilon, max_steps, stop_early, keep_best, PLATEAU * base.dim)
     ascent = ascend(objective, _pack(layers, base.mean), options)
     learnt = _unpack(layers, ascent.parameters)
     posterior = build(base, learnt)
@@ -197,7 +197,7 @@ def _check_arguments(target: Target, base: Gaussian, generator: torch.Generator,
         check_at_least("batch_size", batch_size, 1)
 
 
-def _check_pairs(name: str, count: int, antithetic: bool) -> None:
+def check_pairs(name: str, count: int, antithetic: bool) -> None:
     check_at_least(name, count, 1)
     if antithetic and count % 2:
         raise ValueError(f"`{name}` must be even for antithetic pairs, got {count}. Pass {count + 1}, say.")

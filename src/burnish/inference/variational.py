@@ -1,5 +1,10 @@
-"""Variational inference with a Gaussian: the mean and the scale that maximise the ELBO."""
+"""Variational inference with a Gaussian: the mean and the scale that maximise the ELBO.
 
+A full Gaussian over a linear head is found by Newton's method (full_gaussian.py), any other by stochastic gradient ascent: a
+standard normal pushed through linear layers that `fit_flow` learns.
+"""
+
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +14,10 @@ from torch import Tensor
 
 from burnish._checks import check_at_least, check_choice, check_memory
 from burnish.bijections import Bijection
-from burnish.inference.flow import choose_evaluation_samples, elbo_terms, fit_flow, standard_error
+from burnish.heads import LinearHead
+from burnish.inference.curvature import check_dense_memory
+from burnish.inference.flow import PLATEAU, check_pairs, choose_evaluation_samples, elbo_terms, fit_flow, standard_error
+from burnish.inference.full_gaussian import climb_rounds
 from burnish.linear_bijections import DiagonalScale, LowRankStretch, Shift, Triangular
 from burnish.noise import check_generator, standard_normal
 from burnish.posteriors import FlowPosterior, Gaussian
@@ -20,6 +28,7 @@ __all__ = ["VbFit", "fit_vb"]
 
 STRUCTURES = ("full", "low_rank", "diagonal", "start")
 _COPIES = 12  # of a d x d matrix: parameters, their gradient, Adam's averages, and what automatic differentiation keeps
+_FULL_SAMPLES = {True: 256, False: 32}  # by whether the head is linear: of a round, or of a step along the gradient
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +44,7 @@ class VbFit:
     gain: float
     gain_standard_error: float
     trace: Tensor
-    """(steps, 2): the ELBO estimated at each step, and its standard error."""
+    """(steps, 2): the ELBO estimated at each step, or round of Newton's method, and its standard error."""
     converged: bool
     """Whether the ELBO had stopped rising when the steps ended."""
     batch_size: int | None
@@ -56,25 +65,26 @@ def fit_vb(
     max_steps: int = 1000,
     stop_early: bool = True,
 ) -> VbFit:
-    """Fits a Gaussian by stochastic gradient ascent on the ELBO, with reparameterised samples.
+    """Fits the Gaussian with the largest ELBO.
 
-    The Gaussian is a standard normal pushed through linear layers that `fit_flow` learns, so everything said there about
-    samples, batches and stopping holds here.
+    A full one over a linear head in a few rounds, in each of which gradient and curvature are averaged over the Gaussian
+    there is, and a Gaussian is put where they point. Others by stochastic gradient ascent with reparameterised samples, as
+    linear layers that `fit_flow` learns: what is said there about samples, batches and stopping holds for these.
 
     Args:
         target: the log posterior of a linear head, or of a `FlatNetwork`.
         start: the Gaussian to begin at; of one with another structure than is asked for, mean and marginal widths. One of
             low rank keeps the directions along which it is wider than elsewhere.
         generator: on the device of the start.
-        structure: "full" (d^2 parameters: for small d), "low_rank" (a diagonal, and wider along `rank` directions),
-            "diagonal" (mean field), or "start": the start's own directions, for instance those of a Kronecker-factored
-            Laplace posterior, with widths and a mean of their own, at the cost of mean field.
+        structure: "full" (of a network, only where d is small: d^2 parameters are learnt), "low_rank" (a diagonal, and wider
+            along `rank` directions), "diagonal" (mean field), or "start": the start's own directions, for instance those of
+            a Kronecker-factored Laplace posterior, with widths and a mean of their own, at the cost of mean field.
         rank: of "low_rank".
-        num_samples: of the posterior at each step; when not given 32 for "full", whose many parameters a few samples leave
-            to chance, and otherwise as in `fit_flow`.
-        batch_size: points at each step; None for all, "auto" for as few as do no harm.
-        learning_rate: of Adam.
-        max_steps: an upper bound when stopping early, otherwise the number of steps.
+        num_samples: of the posterior at each step; when not given for "full" 256 in a round, and 32 for a network, whose
+            many parameters fewer leave to chance, and otherwise as in `fit_flow`.
+        batch_size: points at each step of an ascent; None for all, "auto" for as few as do no harm. A round sees all.
+        learning_rate: of Adam; rounds have none.
+        max_steps: an upper bound when stopping early, otherwise the number of steps or rounds.
         stop_early: whether to end once the ELBO has stopped rising.
     """
     began = time.perf_counter()
@@ -86,9 +96,12 @@ def fit_vb(
         )
     target.check_theta(start.mean, "start")
     check_generator(generator, start.mean.device)
+    linear = isinstance(target.model.head, LinearHead)
     if num_samples is None and structure == "full":
-        num_samples = 32
-    base = _begin(start, structure)
+        num_samples = _FULL_SAMPLES[linear]
+    base = _begin(start, structure, linear)
+    if structure == "full" and linear:
+        return _full(target, base, num_samples, max_steps, stop_early, generator, began)
     layers = _layers(base, start, structure, rank, generator)
     fit = fit_flow(
         target,
@@ -120,6 +133,44 @@ def fit_vb(
     return found
 
 
+def _full(
+    target: Target,
+    base: Gaussian,
+    num_samples: int | None,
+    max_steps: int,
+    stop_early: bool,
+    generator: torch.Generator,
+    began: float,
+) -> VbFit:
+    """By rounds, compared with where they began."""
+    assert num_samples is not None
+    check_pairs("num_samples", num_samples, True)
+    check_at_least("max_steps", max_steps, 1)
+    rounds = climb_rounds(
+        target,
+        base,
+        num_samples=num_samples,
+        max_rounds=max_steps,
+        stop_early=stop_early,
+        plateau=PLATEAU * base.dim,
+        generator=generator,
+    )
+    unknown = math.nan
+    found = VbFit(
+        posterior=rounds.gaussian,
+        elbo=unknown,
+        elbo_standard_error=unknown,
+        start_elbo=unknown,
+        gain=unknown,
+        gain_standard_error=unknown,
+        trace=rounds.trace,
+        converged=rounds.converged,
+        batch_size=None,
+        seconds=unknown,
+    )
+    return replace(_against(base, found, target, generator), seconds=time.perf_counter() - began)
+
+
 def _against(start: Gaussian, found: VbFit, target: Target, generator: torch.Generator) -> VbFit:
     """A fit compared with the Gaussian it began at, which is kept where it is better."""
     noise = standard_normal(choose_evaluation_samples(target), start.mean, generator=generator, noise="antithetic")
@@ -136,14 +187,17 @@ def _against(start: Gaussian, found: VbFit, target: Target, generator: torch.Gen
     )
 
 
-def _begin(start: Gaussian, structure: str) -> Gaussian:
+def _begin(start: Gaussian, structure: str, linear: bool) -> Gaussian:
     """The start in the structure asked for."""
     if structure == "start":
         return start
     if structure == "full":
-        size = _COPIES * start.dim**2 * start.mean.element_size()
-        what, instead = f"a full Gaussian of {start.dim} parameters", "use structure='low_rank' or 'diagonal' instead."
-        check_memory(what, size, start.mean.device, instead)
+        instead = "use structure='low_rank' or 'diagonal' instead."
+        if linear:
+            check_dense_memory(start.dim, start.mean.device, start.mean.dtype, instead)
+        else:
+            size = _COPIES * start.dim**2 * start.mean.element_size()
+            check_memory(f"a full Gaussian of {start.dim} parameters", size, start.mean.device, instead)
         if isinstance(start.scale, Dense):
             return start
         return Gaussian(start.mean, Dense.from_covariance(start.scale.covariance()))

@@ -21,7 +21,7 @@ from burnish.inference.temperature import fit_temperature
 from burnish.ladder import Ladder
 from burnish.studies.draw_scores import grouped_probs
 from burnish.studies.image_methods import MAP, TEMPERATURE
-from burnish.studies.image_posteriors import BURNISH, FLOW, HMC, RECENTRED, stream
+from burnish.studies.image_posteriors import BURNISH, FLOW, HMC, RECENTRED
 from burnish.studies.image_problem import ImageProblem
 from burnish.target import Target
 
@@ -86,7 +86,7 @@ class FewShotCase:
 
     def stream(self, method: str) -> torch.Generator:
         """Another stream for each network, number of points, target and method."""
-        return stream(self.problem, f"few-shot {len(self.points)} {self.kind} {method}")
+        return self.problem.stream(f"few-shot {len(self.points)} {self.kind} {method}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +102,7 @@ def few_points(problem: ImageProblem, count: int) -> Batch:
     pool = problem.batch("validation")
     if count > len(pool):
         raise ValueError(f"`count` must be at most the {len(pool)} points that are held out, got {count}. Pass fewer.")
-    order = torch.randperm(len(pool), generator=stream(problem, "few-shot points"), device=problem.device)
+    order = torch.randperm(len(pool), generator=problem.stream("few-shot points"), device=problem.device)
     return pool.subset(order[:count])
 
 

@@ -11,7 +11,7 @@ from burnish import metrics
 from burnish.predictive import predict
 from burnish.studies.draw_scores import grouped_probs
 from burnish.studies.image_methods import LayerMethods
-from burnish.studies.image_posteriors import BURNISH, HMC, LA, RECENTRED, stream
+from burnish.studies.image_posteriors import BURNISH, HMC, LA, RECENTRED
 from burnish.studies.paper_base import fit_paper_base
 from burnish.studies.paper_scores import paper_ece
 from burnish.studies.protocols import BENCHMARKS
@@ -30,7 +30,7 @@ def run_seed(methods: LayerMethods) -> dict[str, Any]:
     problem = methods.problem
     settings, labels, inputs = problem.setting.settings, problem.setting.labels("test"), problem.features("test")
     base, _ = fit_paper_base(problem)
-    generator = stream(problem, "few-vs-many")
+    generator = problem.stream("few-vs-many")
     probs = torch.zeros(len(inputs), problem.setting.benchmark.num_classes, device=problem.device)
     count = min(_MANY, 20 * settings.num_draws)
     for start in range(0, count, _BLOCK):

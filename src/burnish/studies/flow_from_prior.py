@@ -13,7 +13,7 @@ from burnish.posteriors import Gaussian
 from burnish.predictive import predict_at
 from burnish.scales import Diagonal
 from burnish.studies.image_methods import LayerMethods
-from burnish.studies.image_posteriors import full_target, stream
+from burnish.studies.image_posteriors import full_target
 from burnish.studies.image_problem import ImageProblem
 from burnish.studies.paper_base import fit_paper_base
 from burnish.studies.paper_flows import fit_paper_flows
@@ -39,13 +39,13 @@ def run_seed(methods: LayerMethods) -> dict[str, Any]:
         [target for _ in bases],
         bases,
         LENGTHS,
-        generators=[stream(problem, "flows") for _ in bases],
+        generators=[problem.stream("flows") for _ in bases],
         num_epochs=settings.flow_epochs,
         likelihood_bias=problem.setting.protocol == "ours",
     )
     nll = {}
     for name, flows in zip(STARTS, fits.posteriors, strict=True):
-        generator = stream(problem, f"flow-from-prior {name}")
+        generator = problem.stream(f"flow-from-prior {name}")
         draws = [flow.sample(settings.few, generator=generator) for flow in flows]
         nll[name] = [_nll(methods, theta) for theta in draws]
     return {
@@ -90,7 +90,7 @@ def _nll(methods: LayerMethods, theta: Tensor) -> float:
 
 def _seconds(problem: ImageProblem, base: Gaussian, length: int) -> float:
     """Of one flow alone: what comes before and after the steps, and as much for each step as more of them take longer."""
-    target, generator = full_target(problem), stream(problem, "timing")
+    target, generator = full_target(problem), problem.stream("timing")
     options = paper_protocol(target, base, length, generator=generator)
     total: int = problem.setting.settings.flow_epochs * math.ceil(len(target.data) / options["batch_size"])
     steps = [

@@ -1,6 +1,5 @@
 """Every posterior of the image studies: fitted once for each seed, and kept as draws with what is known about the fit."""
 
-import hashlib
 import itertools
 import time
 import warnings
@@ -18,7 +17,6 @@ from burnish.inference.flow import fit_flow
 from burnish.inference.hmc import HmcFit, fit_hmc
 from burnish.inference.temperature import fit_temperature
 from burnish.ladder import Ladder
-from burnish.noise import make_generator
 from burnish.posteriors import DensityPosterior, Posterior
 from burnish.refine import refine
 from burnish.studies.draw_scores import score_blocks
@@ -41,7 +39,6 @@ __all__ = [
     "full_target",
     "posterior",
     "prepare",
-    "stream",
 ]
 
 LA, RECENTRED, FLOW, BURNISH, HMC, REFINE = "LA", "recentred LA", "flow", "burnish", "HMC", "refine"
@@ -70,7 +67,7 @@ def posterior(problem: ImageProblem, name: str) -> Fit:
     else:
         with problem.setting.workspace.lock(problem.name(name)), torch.no_grad():
             if _read(problem, name) is None:
-                _write(problem, name, _FITS[name](problem, stream(problem, name)))
+                _write(problem, name, _FITS[name](problem, problem.stream(name)))
     found = _read(problem, name)
     assert found is not None
     return found
@@ -99,7 +96,7 @@ def _fit_flows(problems: Sequence[ImageProblem], settings: ImageSettings) -> Non
         targets,
         bases,
         settings.lengths,
-        generators=[stream(problem, "flows") for problem in problems],
+        generators=[problem.stream("flows") for problem in problems],
         num_epochs=settings.flow_epochs,
         likelihood_bias=not paper,
     )
@@ -107,7 +104,7 @@ def _fit_flows(problems: Sequence[ImageProblem], settings: ImageSettings) -> Non
         for name, flow in zip(names, flows, strict=True):
             if (problem, name) not in missing:
                 continue
-            generator = stream(problem, name)
+            generator = problem.stream(name)
             facts = {"batch_seconds": fits.seconds, "together": len(problems) * len(names)}
             facts |= {} if paper else _elbo(problem.target, flow, generator)
             model = problem.without_bias if paper else problem.model
@@ -128,9 +125,10 @@ def _fit_recentred(problem: ImageProblem, generator: torch.Generator) -> Fit:
 
 
 def _fit_own_flow(problem: ImageProblem, generator: torch.Generator) -> Fit:
-    fit = fit_flow(problem.target, problem.laplace.posterior, generator=generator)
-    facts = {"seconds": problem.laplace.seconds + fit.seconds, "structure": problem.setting.structure, "gain": fit.gain}
-    facts |= {"steps": len(fit.trace), "converged": fit.converged}
+    base, seconds = problem.flow_base
+    fit = fit_flow(problem.target, base, generator=generator)
+    facts = {"seconds": seconds + fit.seconds, "structure": problem.setting.structure, "base": type(base.scale).__name__}
+    facts |= {"gain": fit.gain, "steps": len(fit.trace), "converged": fit.converged}
     return _drawn(problem, fit.posterior, generator, facts)
 
 
@@ -147,7 +145,8 @@ def _fit_burnish(problem: ImageProblem, generator: torch.Generator) -> Fit:
 def _fit_hmc(problem: ImageProblem, generator: torch.Generator) -> Fit:
     """Twice the draws of other posteriors, chain after chain."""
     settings, target = problem.setting.settings, problem.target
-    start = fit_flow(target, problem.laplace.posterior, generator=generator)
+    base, seconds = problem.flow_base
+    start = fit_flow(target, base, generator=generator)
     kept = 2 * settings.num_draws // settings.num_chains
     fit = fit_hmc(
         target,
@@ -160,7 +159,7 @@ def _fit_hmc(problem: ImageProblem, generator: torch.Generator) -> Fit:
         max_seconds=settings.max_seconds,
     )
     draws = _spread(fit, kept)
-    before = problem.laplace.seconds + start.seconds
+    before = seconds + start.seconds
     facts = _describe(fit) | {"seconds": before + fit.seconds, "start_seconds": before, "kept": draws.shape[:2].numel()}
     drawn = problem.lift(draws, generator=generator).flatten(0, 1)
     few = settings.num_draws if problem.setting.protocol == "paper" else settings.few
@@ -274,12 +273,6 @@ def _describe(fit: HmcFit) -> dict[str, Any]:
     more = ("coordinates", "num_warmup", "num_gradients", "seconds")
     facts = {name: getattr(fit, name) for name in (*names, *more)}
     return facts | {"mean_rhat": float(rhat(fit.posterior.draws).mean()), "num_draws": len(fit.posterior.samples)}
-
-
-def stream(problem: ImageProblem, name: str) -> torch.Generator:
-    """Another stream for each seed and posterior, whatever has been fitted before."""
-    digest = hashlib.sha256(f"{problem.name(name)}".encode()).digest()
-    return make_generator(int.from_bytes(digest[:6], "big"), problem.device)
 
 
 def _read(problem: ImageProblem, name: str) -> Fit | None:

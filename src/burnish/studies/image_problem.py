@@ -5,6 +5,8 @@ does not see the biases, which therefore stay at the prior. Under ours they are 
 one of a grid that predicts held-out points best.
 """
 
+import hashlib
+import time
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -21,6 +23,9 @@ from burnish.heads import LinearHead, Model
 from burnish.inference.curvature import check_dense_memory
 from burnish.inference.laplace import LaplaceFit, fit_laplace
 from burnish.inference.prior import tune_prior
+from burnish.ladder import flow_base
+from burnish.noise import make_generator
+from burnish.posteriors import Gaussian
 from burnish.studies.architectures import make_network
 from burnish.studies.corruptions import corrupted_mix
 from burnish.studies.data import DATASETS, Images, Tokens
@@ -208,6 +213,11 @@ class ImageProblem:
         """A file's name."""
         return f"{self.setting.dataset}-{self.setting.protocol}-{self.seed}-{what.replace(' ', '-')}"
 
+    def stream(self, name: str) -> torch.Generator:
+        """Another stream for each seed and posterior, whatever has been fitted before."""
+        digest = hashlib.sha256(self.name(name).encode()).digest()
+        return make_generator(int.from_bytes(digest[:6], "big"), self.device)
+
     def features(self, name: str) -> Tensor:
         """Of the images or texts of that name: see `Setting.stored`."""
         if name not in self._features:
@@ -243,6 +253,13 @@ class ImageProblem:
     def laplace(self) -> LaplaceFit:
         """At the mode of the target: what several posteriors start from, and on a CPU minutes of work for CIFAR-100."""
         return fit_laplace(self.target, self.theta[: self.target.dim], structure=self.setting.structure)
+
+    @cached_property
+    def flow_base(self) -> tuple[Gaussian, float]:
+        """What flows of `burnish` start from, and the seconds to get there, those of the mode among them."""
+        began = time.perf_counter()
+        base = flow_base(self.target, self.laplace.posterior, generator=self.stream("flow base"))
+        return base, self.laplace.seconds + time.perf_counter() - began
 
     @cached_property
     def without_bias(self) -> Model:
