@@ -12,7 +12,7 @@ from torch import Tensor
 from burnish.bijections import SinhArcsinh
 from burnish.errors import FitError
 from burnish.heads import LinearHead
-from burnish.inference.flow import fit_flow
+from burnish.inference.flow import FlowFit, fit_flow
 from burnish.inference.hmc import HmcFit, fit_hmc
 from burnish.inference.laplace import fit_laplace
 from burnish.inference.variational import fit_vb
@@ -35,6 +35,7 @@ _WAY = {
 }
 
 _LONG_STEPS, _LONG_SAMPLES = 4000, 32
+_MUCH_HIGHER = 0.01  # nats for each dimension: an ELBO that is higher by less says nothing of which predicts better
 _ROTATED_DIM = 6000  # parameters up to which a rotation of all of them is affordable
 _FULL_RUN = {"max_draws": 1000, "max_seconds": 1800.0}
 _SHORT_RUN = {"num_chains": 32, "min_draws": 4, "max_draws": 4}
@@ -58,7 +59,7 @@ class Fitted:
     gaussian: Gaussian
     """At the mode."""
     base: Gaussian | None = None
-    """What a flow has refined: see `flow_base`."""
+    """What a flow has refined: see `refine_gaussian`."""
     run: HmcFit | None = None
     """What samples come from."""
 
@@ -131,20 +132,30 @@ class Ladder:
         if name == "hmc":
             fit = fit_hmc(target, below.posterior, generator=generator, **run)
             return Fitted(_thinned(fit.posterior), below.gaussian, run=fit)
-        base = flow_base(target, below.gaussian, generator=generator) if below.base is None else below.base
-        options = (_long_options(base) if name == "long flow" else {}) | dict(self.flow)
-        refined = fit_flow(target, base, generator=generator, **options)
+        if name == "long flow" and below.base is not None:
+            base = below.base
+            refined = fit_flow(target, base, generator=generator, **(_long_options(base) | dict(self.flow)))
+        else:
+            options = (_long_options(below.gaussian) if name == "long flow" else {}) | dict(self.flow)
+            refined, base = refine_gaussian(target, below.gaussian, generator=generator, **options)
         return Fitted(refined.posterior, below.gaussian, base=base)
 
 
-def flow_base(target: Target, gaussian: Gaussian, *, generator: torch.Generator) -> Gaussian:
-    """What a flow starts from: where the Gaussian at the mode is full, the full one with the largest ELBO.
+def refine_gaussian(
+    target: Target, gaussian: Gaussian, *, generator: torch.Generator, **options: Any
+) -> tuple[FlowFit, Gaussian]:
+    """A flow over the full Gaussian with the largest ELBO, or over the one at the mode; and what it is over.
 
-    Elementwise layers cannot turn a Gaussian, and leave it too narrow where they should: docs/decisions/0019.
+    Elementwise layers cannot turn a Gaussian, and leave one too narrow that should be turned; over the other they gain little
+    where the posterior is far from any Gaussian. So the former has to be much higher to be taken: docs/decisions/0019. Where
+    the Gaussian at the mode is not full, or there is no linear head, there is only the one at the mode.
     """
+    flow = fit_flow(target, gaussian, generator=generator, **options)
     if not (isinstance(gaussian.scale, Dense) and isinstance(target.model.head, LinearHead)):
-        return gaussian
-    return fit_vb(target, gaussian, structure="full", generator=generator).posterior
+        return flow, gaussian
+    best = fit_vb(target, gaussian, structure="full", generator=generator).posterior
+    over = fit_flow(target, best, generator=generator, **options)
+    return (flow, gaussian) if flow.elbo - over.elbo > _MUCH_HIGHER * target.dim else (over, best)
 
 
 def _long_options(base: Gaussian) -> dict[str, Any]:

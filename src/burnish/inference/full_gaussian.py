@@ -23,6 +23,7 @@ __all__: list[str] = []
 
 _PAIRS, _PAIRS_PER_DIM = 2**14, 3  # of a point and a draw that the curvature is averaged over at least
 _SHORTEST = 0.1  # of the way to where averages point
+_STEADY = 0.05  # squared standard deviations, of all directions together, that noise may move the mean by
 _CLEAR = 3.0  # standard errors by which an ELBO must have fallen to have fallen
 
 
@@ -70,7 +71,27 @@ def climb_rounds(
             converged = True
             break
         before, (gaussian, rate) = gaussian, found
-    return Rounds(gaussian, torch.tensor(trace, dtype=torch.float64), converged)
+    limit = averaged.copies * target.dim // (4 * num_samples)  # so many blocks of draws cost as much as a curvature
+    settled = _settled(target, gaussian, rate, num_samples, limit, generator)
+    return Rounds(settled, torch.tensor(trace, dtype=torch.float64), converged)
+
+
+def _settled(
+    target: Target, gaussian: Gaussian, rate: float, num_samples: int, limit: int, generator: torch.Generator
+) -> Gaussian:
+    """The mean moved once more, by gradients at as many draws as keep their noise from moving it, within limits.
+
+    In tens of thousands of directions a little noise in each adds up to what tells two sets of draws apart.
+    """
+    slope, count, wanted = torch.zeros_like(gaussian.mean, dtype=torch.float64), 0, 1
+    while count < wanted:
+        noise = standard_normal(num_samples, gaussian.mean, generator=generator, noise="antithetic")
+        white = gaussian.scale.transpose_matmul(target.log_prob_and_grad(gaussian.from_noise(noise))[1])
+        pairs = white.double().view(2, -1, target.dim).mean(0)
+        slope, count = slope + pairs.mean(0), count + 1
+        if count == 1 and len(pairs) > 1:
+            wanted = min(math.ceil(float(pairs.var(0).sum()) / len(pairs) / _STEADY), limit)
+    return Gaussian(gaussian.mean + rate * gaussian.scale.matmul((slope / count).to(gaussian.mean.dtype)), gaussian.scale)
 
 
 @dataclass(frozen=True)
@@ -82,16 +103,20 @@ class _Averaged:
     dtype: torch.dtype | None
     """Of products, where that of the data is not enough."""
 
+    @property
+    def copies(self) -> int:
+        """Of each point, each taken at another draw."""
+        # the more parameters, the more of the precision would be noise
+        pairs = max(_PAIRS, _PAIRS_PER_DIM * self.target.dim)
+        return min(self.num_draws, math.ceil(pairs / len(self.target.data)))
+
     def precision(self, theta: Tensor) -> Tensor:
         """At draws (S, d), float64."""
-        data = self.target.data
-        target = self.target
-        pairs = max(_PAIRS, _PAIRS_PER_DIM * target.dim)  # the more parameters, the more of the precision would be noise
-        copies = min(self.num_draws, math.ceil(pairs / len(data)))  # of a point, each at another draw
-        if copies > 1:
+        target, data = self.target, self.target.data
+        if self.copies > 1:
             weights = data.inputs.new_ones(len(data)) if data.weights is None else data.weights
-            parts = (data.inputs, data.targets, weights / copies)
-            inputs, targets, weights = (part.repeat_interleave(copies, 0) for part in parts)
+            parts = (data.inputs, data.targets, weights / self.copies)
+            inputs, targets, weights = (part.repeat_interleave(self.copies, 0) for part in parts)
             target = replace(target, data=replace(data, inputs=inputs, targets=targets, weights=weights))
         matrix = full_hessian(target, theta, dtype=self.dtype)
         matrix.diagonal().add_(torch.as_tensor(target.prior_precision, dtype=torch.float64, device=theta.device))

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from burnish.convergence import rhat
 from burnish.diagnostics import elbo
 from burnish.heads import Model
-from burnish.inference.flow import fit_flow
 from burnish.inference.hmc import HmcFit, fit_hmc
 from burnish.inference.temperature import fit_temperature
 from burnish.ladder import Ladder
@@ -125,10 +124,9 @@ def _fit_recentred(problem: ImageProblem, generator: torch.Generator) -> Fit:
 
 
 def _fit_own_flow(problem: ImageProblem, generator: torch.Generator) -> Fit:
-    base, seconds = problem.flow_base
-    fit = fit_flow(problem.target, base, generator=generator)
-    facts = {"seconds": seconds + fit.seconds, "structure": problem.setting.structure, "base": type(base.scale).__name__}
-    facts |= {"gain": fit.gain, "steps": len(fit.trace), "converged": fit.converged}
+    fit, known = problem.refined
+    facts = known | {"structure": problem.setting.structure, "gain": fit.gain}
+    facts |= {"steps": len(fit.trace), "converged": fit.converged}
     return _drawn(problem, fit.posterior, generator, facts)
 
 
@@ -145,8 +143,7 @@ def _fit_burnish(problem: ImageProblem, generator: torch.Generator) -> Fit:
 def _fit_hmc(problem: ImageProblem, generator: torch.Generator) -> Fit:
     """Twice the draws of other posteriors, chain after chain."""
     settings, target = problem.setting.settings, problem.target
-    base, seconds = problem.flow_base
-    start = fit_flow(target, base, generator=generator)
+    start, known = problem.refined
     kept = 2 * settings.num_draws // settings.num_chains
     fit = fit_hmc(
         target,
@@ -159,7 +156,7 @@ def _fit_hmc(problem: ImageProblem, generator: torch.Generator) -> Fit:
         max_seconds=settings.max_seconds,
     )
     draws = _spread(fit, kept)
-    before = seconds + start.seconds
+    before = known["seconds"]
     facts = _describe(fit) | {"seconds": before + fit.seconds, "start_seconds": before, "kept": draws.shape[:2].numel()}
     drawn = problem.lift(draws, generator=generator).flatten(0, 1)
     few = settings.num_draws if problem.setting.protocol == "paper" else settings.few
