@@ -48,7 +48,7 @@ def draw_costs(record: Mapping[str, Any]) -> str:
                 points = [(count, value) for count, value in known if value is not None]
                 if points:
                     entries[PRINTED] = hollow(styles["the paper's flow"]["color"])
-                    axes.plot(*zip(*points, strict=True), **entries[PRINTED], linestyle="none")
+                    axes.plot(*zip(*points, strict=True), **entries[PRINTED])
             for axis in (axes.xaxis, axes.yaxis):
                 format_log(axis)
         shown[0].set_ylabel("seconds")
