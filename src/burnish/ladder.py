@@ -146,9 +146,9 @@ def refine_gaussian(
 ) -> tuple[FlowFit, Gaussian]:
     """A flow over the full Gaussian with the largest ELBO, or over the one at the mode; and what it is over.
 
-    Elementwise layers cannot turn a Gaussian, and leave one too narrow that should be turned; over the other they gain little
-    where the posterior is far from any Gaussian. So the former has to be much higher to be taken: docs/decisions/0019. Where
-    the Gaussian at the mode is not full, or there is no linear head, there is only the one at the mode.
+    Elementwise layers cannot turn a Gaussian, and leave the one at the mode too narrow where it should be turned; over the
+    other they gain little where the posterior is far from any Gaussian. So the flow over the mode is taken where its ELBO is
+    much higher, and where there is no other: without a full Gaussian at the mode, or a linear head. See docs/decisions/0019.
     """
     flow = fit_flow(target, gaussian, generator=generator, **options)
     if not (isinstance(gaussian.scale, Dense) and isinstance(target.model.head, LinearHead)):
