@@ -9,7 +9,7 @@ from burnish.studies.image_posteriors import BURNISH, LA, flow_name
 
 __all__ = ["draw_costs"]
 
-_SERIES = {"the paper's flow": flow_name(5), "base: Laplace at the mode": LA, "refinement of that base": BURNISH}
+_SERIES = {"the paper's flow": flow_name(5), "our base": LA, "our refinement of it": BURNISH}
 
 
 def draw_costs(record: Mapping[str, Any]) -> str:
