@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from burnish import ladder as ladder_module
+from burnish.diagnostics import elbo
 from burnish.errors import FitError
 from burnish.inference.laplace import fit_laplace
+from burnish.inference.variational import fit_vb
 from burnish.ladder import RUNGS, Ladder, draw_samples
 from burnish.layer_scales import Kronecker
 from burnish.noise import make_generator
@@ -107,6 +109,44 @@ def test_a_rung_that_cannot_be_fitted_is_left_out(monkeypatch):
     assert fitted.run.coordinates == "affine"
     with pytest.raises(FitError, match="it cannot be"):
         climb(skewed(), "flow")
+
+
+def test_flows_stand_on_a_gaussian_that_has_learnt_its_covariance():
+    target = classification(num_points=60, num_features=8, num_outputs=6, prior_precision=0.5)
+    fitted, rungs = climb(target, "flow")
+    assert not torch.equal(fitted.base.mean, fitted.gaussian.mean)
+    own, start = (elbo(target, each, generator=make_generator(1)) for each in (fitted.base, fitted.gaussian))
+    assert own.value > start.value + 5.0 * (own.standard_error + start.standard_error)
+    gain = rungs[0].verdict.elbo_gain  # of all refinement
+    assert gain == pytest.approx(rungs[0].verdict.elbo - start.value, abs=10.0 * start.standard_error)
+
+
+@pytest.mark.parametrize("structure", ["kron", "diagonal"])
+def test_flows_stand_at_the_mode_where_no_full_gaussian_does(structure):
+    target = classification(num_points=40)
+    start = torch.zeros(target.dim, dtype=target.data.inputs.dtype)
+    ladder = Ladder("flow", FEW, structure=structure)
+    fitted, _ = ladder.climb(target, start, target.data.inputs, generator=make_generator(0))
+    assert fitted.base is fitted.gaussian
+
+
+def test_a_flow_over_the_mode_is_kept_where_its_elbo_is_much_higher(monkeypatch):
+    def far(target, start, **options):
+        return replace(fit_vb(target, start, **options), posterior=Gaussian(start.mean + 3.0, start.scale))
+
+    monkeypatch.setattr(ladder_module, "fit_vb", far)
+    fitted, _ = climb(classification(num_points=40), "flow", **FEW)
+    assert fitted.base is fitted.gaussian
+
+
+def test_a_gaussian_that_cannot_learn_its_covariance_stays_at_the_mode(monkeypatch):
+    def refuse(*arguments, **options):
+        raise MemoryError("too large.")
+
+    monkeypatch.setattr(ladder_module, "fit_vb", refuse)
+    with pytest.warns(UserWarning, match="the Gaussian at the mode stays as it is: too large"):
+        fitted, _ = climb(classification(num_points=40), "flow", **FEW)
+    assert fitted.base is fitted.gaussian
 
 
 def test_a_rung_that_cannot_be_repeated_falls_back(monkeypatch):

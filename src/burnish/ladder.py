@@ -153,7 +153,11 @@ def refine_gaussian(
     flow = fit_flow(target, gaussian, generator=generator, **options)
     if not (isinstance(gaussian.scale, Dense) and isinstance(target.model.head, LinearHead)):
         return flow, gaussian
-    best = fit_vb(target, gaussian, structure="full", generator=generator).posterior
+    try:
+        best = fit_vb(target, gaussian, structure="full", generator=generator).posterior
+    except (FitError, MemoryError) as error:
+        warnings.warn(f"the Gaussian at the mode stays as it is: {error}", stacklevel=4)
+        return flow, gaussian
     over = fit_flow(target, best, generator=generator, **options)
     return (flow, gaussian) if flow.elbo - over.elbo > _MUCH_HIGHER * target.dim else (over, best)
 

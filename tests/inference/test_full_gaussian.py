@@ -80,6 +80,14 @@ def test_noise_of_gradients_hardly_moves_the_mean():
     assert 0.0 < max(moves) < 0.3
 
 
+@pytest.mark.parametrize("num_points", [1, 2, 5])
+def test_two_draws_and_a_point_are_enough_to_go_on(num_points):
+    target = classification(num_points=num_points, dtype=torch.float32)
+    rounds = climb(target, fit_laplace(target).posterior, num_samples=2, max_rounds=3)
+    assert bool(torch.isfinite(rounds.gaussian.mean).all())
+    assert 1 <= len(rounds.trace) <= 3
+
+
 def test_weak_priors_take_shorter_ways_and_never_fall():
     """Where the whole way lowers the ELBO, a part of it is gone."""
     target = classification(num_points=40, prior_precision=0.003)

@@ -3,8 +3,8 @@
 At that Gaussian the gradient of the log posterior is zero on average over its draws, and its precision is what the curvature
 is on average (Opper and Archambeau 2009). Laplace's method takes both at one point, the mode. A round takes them at draws of
 the Gaussian there is, and moves to where they point. The curvature is averaged at the cost of one Hessian: each point's
-term is taken at one draw, and there are many points. Near the end rounds differ by noise alone, so two or three will
-do where the posterior is not far from Gaussian; where it is, a round goes as far as the ELBO rises.
+term is taken at one draw, and there are many points. Where the posterior is not far from Gaussian, two or three rounds will
+do, and then rounds differ by noise alone; where it is far, a round goes only part of the way, as far as the ELBO rises.
 """
 
 import math
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from burnish.inference.curvature import full_hessian, needs_double
+from burnish.inference.flow import standard_error
 from burnish.noise import standard_normal
 from burnish.posteriors import Gaussian
 from burnish.scales import Dense
@@ -59,7 +60,7 @@ def climb_rounds(
         theta = gaussian.from_noise(noise)
         value, grad = target.log_prob_and_grad(theta)
         terms = value - gaussian.log_prob_of_noise(noise)
-        trace.append(_mean_and_error(terms))
+        trace.append((float(terms.mean()), float(standard_error(terms, antithetic=True))))
         gained, error = _last_gain(trace)
         if stop_early and gained <= max(plateau, error):
             converged = True
@@ -147,12 +148,6 @@ def _step(
             return found, rate
         rate /= 2.0
     return None
-
-
-def _mean_and_error(terms: Tensor) -> tuple[float, float]:
-    """Of terms whose second half mirrors the first."""
-    pairs = terms.view(2, -1).mean(0)
-    return float(pairs.mean()), float(pairs.std()) / math.sqrt(len(pairs))
 
 
 def _last_gain(trace: list[tuple[float, float]]) -> tuple[float, float]:
