@@ -5,6 +5,7 @@ import torch
 from problems import binary, classification, regression, regression_truth
 
 from burnish.diagnostics import elbo
+from burnish.inference import full_gaussian
 from burnish.inference.curvature import full_hessian
 from burnish.inference.full_gaussian import climb_rounds
 from burnish.inference.laplace import fit_laplace
@@ -71,13 +72,35 @@ def test_each_point_is_taken_at_one_draw_in_turn(num_rows, monkeypatch):
     torch.testing.assert_close(full_hessian(target, draws), torch.stack(parts).sum(0), rtol=1e-10, atol=1e-10)
 
 
-def test_noise_of_gradients_hardly_moves_the_mean():
-    """Of two runs, in squared standard deviations of all directions together."""
+def test_noise_of_gradients_hardly_moves_the_mean(monkeypatch):
+    """Of several runs, in squared standard deviations of all directions together: less than without the last move."""
     target = classification(num_points=400, num_features=20, num_outputs=8, prior_precision=1.0)
     start = fit_laplace(target).posterior
-    runs = [climb_rounds(target, start, **OPTIONS, generator=make_generator(seed)).gaussian for seed in range(4)]
-    moves = [float(runs[0].scale.solve(run.mean - runs[0].mean).square().sum()) for run in runs[1:]]
-    assert 0.0 < max(moves) < 0.3
+
+    def spread():
+        runs = [climb_rounds(target, start, **OPTIONS, generator=make_generator(seed)).gaussian for seed in range(6)]
+        means = torch.stack([start.scale.solve(run.mean) for run in runs])
+        return float(means.var(0).sum())
+
+    settled = spread()
+    monkeypatch.setattr(full_gaussian, "_settled", lambda target, gaussian, *others: gaussian)
+    assert 0.0 < settled < 0.8 * spread()
+
+
+def test_the_last_move_of_the_mean_does_not_lower_the_elbo():
+    """Gradients point far where the posterior is far from Gaussian."""
+    target = binary(num_points=30, prior_precision=1e-6)
+    start = fit_laplace(target).posterior
+    rounds = climb(target, start)
+    reached = elbo(target, rounds.gaussian, num_samples=4000, generator=make_generator(1))
+    assert reached.value > float(rounds.trace[:, 0].max()) - 5.0 * (reached.standard_error + float(rounds.trace[-1, 1]))
+
+
+def test_all_rounds_are_run_unless_they_may_stop():
+    target = classification(num_points=40)
+    start = fit_laplace(target).posterior
+    few, many = (climb(target, start, max_rounds=12, stop_early=stop) for stop in (True, False))
+    assert len(few.trace) < len(many.trace) <= 12
 
 
 @pytest.mark.parametrize("num_points", [1, 2, 5])

@@ -346,14 +346,23 @@ def test_a_generator_on_another_device_is_refused(structure):
         fit_vb(target, target.prior, generator=Elsewhere(), structure=structure)
 
 
+@pytest.mark.parametrize(
+    ("options", "name"), [({"batch_size": 8}, "batch_size"), ({"learning_rate": -1.0}, "learning_rate")]
+)
+def test_options_that_rounds_do_not_have_are_refused(options, name):
+    target = regression()
+    with pytest.raises(ValueError, match=f"`{name}` must be"):
+        fit_vb(target, target.prior, generator=make_generator(0), structure="full", **options)
+
+
 def test_a_full_covariance_too_large_for_the_memory_is_refused(monkeypatch):
-    monkeypatch.setattr("burnish._checks.available_memory", lambda device: 3359)
+    monkeypatch.setattr("burnish._checks.available_memory", lambda device: 7199)
     target = regression()
     with pytest.raises(
-        MemoryError, match=r"the full Hessian of 10 parameters needs .*; use structure='low_rank' or 'diagonal'"
+        MemoryError, match=r"a full Gaussian of 10 parameters needs .*; use structure='low_rank' or 'diagonal'"
     ):
         fit_vb(target, target.prior, generator=make_generator(0), structure="full")
-    monkeypatch.setattr("burnish._checks.available_memory", lambda device: 3360)  # 4.2 matrices of 10 x 10
+    monkeypatch.setattr("burnish._checks.available_memory", lambda device: 7200)  # nine matrices of 10 x 10
     fit_vb(target, target.prior, generator=make_generator(0), structure="full", max_steps=1)
 
 

@@ -2,9 +2,10 @@
 
 At that Gaussian the gradient of the log posterior is zero on average over its draws, and its precision is what the curvature
 is on average (Opper and Archambeau 2009). Laplace's method takes both at one point, the mode. A round takes them at draws of
-the Gaussian there is, and moves to where they point. The curvature is averaged at the cost of one Hessian: each point's
-term is taken at one draw, and there are many points. Where the posterior is not far from Gaussian, two or three rounds will
-do, and then rounds differ by noise alone; where it is far, a round goes only part of the way, as far as the ELBO rises.
+the Gaussian there is, and moves to where they point. The curvature is averaged at the cost of a Hessian or a few: each
+point's term is taken at one draw, where there are many points, and at several where there are few. Where the posterior is
+not far from Gaussian, a few rounds will do, and then they differ by noise alone; where it is far, a round goes only part of
+the way, as far as the ELBO rises.
 """
 
 import math
@@ -13,6 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from burnish._checks import check_memory
 from burnish.inference.curvature import full_hessian, needs_double
 from burnish.inference.flow import standard_error
 from burnish.noise import standard_normal
@@ -22,10 +24,11 @@ from burnish.target import Target
 
 __all__: list[str] = []
 
+# float64 matrices of all parameters at a time, measured in one run: curvature, factors of old and new, and their copies
+_COPIES = {torch.float32: 6.0, torch.float64: 9.0}
 _PAIRS, _PAIRS_PER_DIM = 2**14, 3  # of a point and a draw that the curvature is averaged over at least
 _SHORTEST = 0.1  # of the way to where averages point
 _STEADY = 0.05  # squared standard deviations, of all directions together, that noise may move the mean by
-_CLEAR = 3.0  # standard errors by which an ELBO must have fallen to have fallen
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +52,10 @@ def climb_rounds(
     plateau: float,
     generator: torch.Generator,
 ) -> Rounds:
-    """From a Gaussian with a dense scale, until a round gains no more than `plateau` nats or noise."""
+    """From a Gaussian with a dense scale, until a round gains no more than `plateau` nats or noise.
+
+    Without `stop_early`, until `max_rounds` are over, or no part of the way raises the ELBO.
+    """
     gaussian, before, rate = start, start, 1.0
     dtype = torch.float64 if needs_double(target, start.mean) else None
     averaged = _Averaged(target, num_samples, dtype)
@@ -60,16 +66,17 @@ def climb_rounds(
         theta = gaussian.from_noise(noise)
         value, grad = target.log_prob_and_grad(theta)
         terms = value - gaussian.log_prob_of_noise(noise)
-        trace.append((float(terms.mean()), float(standard_error(terms, antithetic=True))))
-        gained, error = _last_gain(trace)
-        if stop_early and gained <= max(plateau, error):
-            converged = True
-            if gained < -_CLEAR * error:  # what the round before gained was gained on its draws alone
-                gaussian = before
-            break
-        found = _step(target, gaussian, averaged.precision(theta), grad, noise, float(terms.mean()), rate)
+        trace.append((float(terms.mean()), _error(terms)))
+        if stop_early and gaussian is not start:
+            gains = terms - _terms(target, before, noise)  # on draws that the round did not see
+            gained = float(gains.mean())
+            if gained <= max(plateau, _error(gains)):
+                converged = True
+                gaussian = before if gained < 0.0 else gaussian
+                break
+        found, level = _step(target, gaussian, averaged.precision(theta), grad, noise, float(terms.mean()), rate, plateau)
         if found is None:
-            converged = True
+            converged = level
             break
         before, (gaussian, rate) = gaussian, found
     limit = averaged.copies * target.dim // (4 * num_samples)  # so many blocks of draws cost as much as a curvature
@@ -82,7 +89,8 @@ def _settled(
 ) -> Gaussian:
     """The mean moved once more, by gradients at as many draws as keep their noise from moving it, within limits.
 
-    In tens of thousands of directions a little noise in each adds up to what tells two sets of draws apart.
+    In tens of thousands of directions a little noise in each adds up to what tells two sets of draws apart. It stays where
+    it is if the ELBO falls by the move, or by the half or quarter of it.
     """
     slope, count, wanted = torch.zeros_like(gaussian.mean, dtype=torch.float64), 0, 1
     while count < wanted:
@@ -92,7 +100,20 @@ def _settled(
         slope, count = slope + pairs.mean(0), count + 1
         if count == 1 and len(pairs) > 1:
             wanted = min(math.ceil(float(pairs.var(0).sum()) / len(pairs) / _STEADY), limit)
-    return Gaussian(gaussian.mean + rate * gaussian.scale.matmul((slope / count).to(gaussian.mean.dtype)), gaussian.scale)
+    move = gaussian.scale.matmul((slope / count).to(gaussian.mean.dtype))
+    fresh = standard_normal(num_samples, gaussian.mean, generator=generator, noise="antithetic")
+    here = _terms(target, gaussian, fresh).mean()
+    for part in (rate, rate / 2.0, rate / 4.0):
+        moved = Gaussian(gaussian.mean + part * move, gaussian.scale)
+        if bool(_terms(target, moved, fresh).mean() >= here):
+            return moved
+    return gaussian
+
+
+def check_rounds_memory(dim: int, like: Tensor, alternative: str) -> None:
+    """Refuses to begin rounds that do not fit."""
+    needed = int(_COPIES.get(like.dtype, max(_COPIES.values())) * dim**2 * 8)
+    check_memory(f"a full Gaussian of {dim} parameters", needed, like.device, alternative)
 
 
 @dataclass(frozen=True)
@@ -132,10 +153,15 @@ def _step(
     noise: Tensor,
     elbo: float,
     rate: float,
-) -> tuple[Gaussian, float] | None:
-    """A Gaussian with a larger ELBO on the same noise, and which part it is of the way to where averages point; if any."""
+    plateau: float,
+) -> tuple[tuple[Gaussian, float] | None, bool]:
+    """A Gaussian with a larger ELBO on the same noise, and which part it is of the way to where averages point.
+
+    Or nothing, and whether the ELBO is level there, rather than falling.
+    """
     slope = grad.double().mean(0).to(gaussian.mean.dtype)
     assert isinstance(gaussian.scale, Dense)
+    gained = 0.0
     while rate >= _SHORTEST:
         between = precision
         if rate < 1.0:
@@ -143,16 +169,18 @@ def _step(
         scale = Dense.from_precision(between, gaussian.mean.dtype)
         del between  # such a matrix may be gigabytes
         found = Gaussian(gaussian.mean + rate * scale.matmul(scale.transpose_matmul(slope)), scale)
-        gained = float((target.log_prob(found.from_noise(noise)) - found.log_prob_of_noise(noise)).mean()) - elbo
+        gained = float(_terms(target, found, noise).mean()) - elbo
         if gained > 0.0:
-            return found, rate
+            return (found, rate), False
         rate /= 2.0
-    return None
+    return None, gained > -plateau
 
 
-def _last_gain(trace: list[tuple[float, float]]) -> tuple[float, float]:
-    """Of the last round, and its standard error; endless before there was one."""
-    if len(trace) < 2:
-        return math.inf, 0.0
-    (first, error), (last, other) = trace[-2:]
-    return last - first, math.hypot(error, other)
+def _terms(target: Target, gaussian: Gaussian, noise: Tensor) -> Tensor:
+    """Of the ELBO (S,), one for each row of noise."""
+    return target.log_prob(gaussian.from_noise(noise)) - gaussian.log_prob_of_noise(noise)
+
+
+def _error(terms: Tensor) -> float:
+    """Of the mean of terms whose second half mirrors the first."""
+    return float(standard_error(terms, antithetic=True))

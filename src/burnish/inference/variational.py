@@ -12,12 +12,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from burnish._checks import check_at_least, check_choice, check_memory
+from burnish._checks import check_at_least, check_choice, check_memory, check_positive
 from burnish.bijections import Bijection
 from burnish.heads import LinearHead
-from burnish.inference.curvature import check_dense_memory
 from burnish.inference.flow import PLATEAU, check_pairs, choose_evaluation_samples, elbo_terms, fit_flow, standard_error
-from burnish.inference.full_gaussian import climb_rounds
+from burnish.inference.full_gaussian import check_rounds_memory, climb_rounds
 from burnish.linear_bijections import DiagonalScale, LowRankStretch, Shift, Triangular
 from burnish.noise import check_generator, standard_normal
 from burnish.posteriors import FlowPosterior, Gaussian
@@ -28,7 +27,8 @@ __all__ = ["VbFit", "fit_vb"]
 
 STRUCTURES = ("full", "low_rank", "diagonal", "start")
 _COPIES = 12  # of a d x d matrix: parameters, their gradient, Adam's averages, and what automatic differentiation keeps
-_FULL_SAMPLES = {True: 256, False: 32}  # by whether the head is linear: of a round, or of a step along the gradient
+_FULL_SAMPLES = 32  # of a step along the gradient, for a full Gaussian
+_ROUND_ENTRIES = 2**21  # outputs computed for a round, where that allows between 256 and 4096 samples
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,11 +80,11 @@ def fit_vb(
             along `rank` directions), "diagonal" (mean field), or "start": the start's own directions, for instance those of
             a Kronecker-factored Laplace posterior, with widths and a mean of their own, at the cost of mean field.
         rank: of "low_rank".
-        num_samples: of the posterior at each step; when not given for "full" 256 in a round, and 32 for a network, whose
-            many parameters fewer leave to chance, and otherwise as in `fit_flow`.
+        num_samples: of the posterior at each step; when not given for "full" 256 in a round, or more where they cost
+            little, and 32 for a network, whose many parameters fewer leave to chance, and otherwise as in `fit_flow`.
         batch_size: points at each step of an ascent; None for all, "auto" for as few as do no harm. A round sees all.
         learning_rate: of Adam; rounds have none.
-        max_steps: an upper bound when stopping early, otherwise the number of steps or rounds.
+        max_steps: an upper bound when stopping early, otherwise the number of steps; rounds end when none raises the ELBO.
         stop_early: whether to end once the ELBO has stopped rising.
     """
     began = time.perf_counter()
@@ -98,9 +98,13 @@ def fit_vb(
     check_generator(generator, start.mean.device)
     linear = isinstance(target.model.head, LinearHead)
     if num_samples is None and structure == "full":
-        num_samples = _FULL_SAMPLES[linear]
+        size = len(target.data) * target.model.head.entries
+        num_samples = 2 * min(2048, max(128, _ROUND_ENTRIES // (2 * size))) if linear else _FULL_SAMPLES
     base = _begin(start, structure, linear)
     if structure == "full" and linear:
+        if batch_size not in ("auto", None):
+            raise ValueError(f"`batch_size` must be left out for a full Gaussian, got {batch_size}. Rounds see all points.")
+        check_positive("learning_rate", learning_rate, "Rounds have none: leave it out.")
         return _full(target, base, num_samples, max_steps, stop_early, generator, began)
     layers = _layers(base, start, structure, rank, generator)
     fit = fit_flow(
@@ -194,7 +198,7 @@ def _begin(start: Gaussian, structure: str, linear: bool) -> Gaussian:
     if structure == "full":
         instead = "use structure='low_rank' or 'diagonal' instead."
         if linear:
-            check_dense_memory(start.dim, start.mean.device, start.mean.dtype, instead)
+            check_rounds_memory(start.dim, start.mean, instead)
         else:
             size = _COPIES * start.dim**2 * start.mean.element_size()
             check_memory(f"a full Gaussian of {start.dim} parameters", size, start.mean.device, instead)

@@ -207,7 +207,8 @@ class ImageProblem:
 
     def config(self) -> dict[str, Any]:
         """What draws of this problem are made with, the network among it: one that is trained anew may be another."""
-        return self.setting.config(self.seed) | {"network": self.digest, "structure": self.setting.structure}
+        made = {"network": self.digest, "structure": self.setting.structure, "flow_base": "largest ELBO"}
+        return self.setting.config(self.seed) | made
 
     def name(self, what: str) -> str:
         """A file's name."""
@@ -258,7 +259,7 @@ class ImageProblem:
     def refined(self) -> tuple[FlowFit, dict[str, Any]]:
         """The flow that `burnish` makes of that, from which HMC starts, too; and its base and seconds, all included."""
         began = time.perf_counter()
-        flow, base = refine_gaussian(self.target, self.laplace.posterior, generator=self.stream("flow"))
+        flow, base = refine_gaussian(self.target, self.laplace.posterior, generator=self.stream("refined"))
         kind = "mode" if base is self.laplace.posterior else "largest ELBO"
         return flow, {"base": kind, "seconds": self.laplace.seconds + time.perf_counter() - began}
 
