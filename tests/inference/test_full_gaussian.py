@@ -1,5 +1,7 @@
 """Newton's method on the ELBO of a full Gaussian: exact ones, stationarity where none is known, and weak priors."""
 
+import math
+
 import pytest
 import torch
 from problems import binary, classification, regression, regression_truth
@@ -7,11 +9,14 @@ from problems import binary, classification, regression, regression_truth
 from burnish.diagnostics import elbo
 from burnish.inference import full_gaussian
 from burnish.inference.curvature import full_hessian
+from burnish.inference.flow import fit_flow
 from burnish.inference.full_gaussian import climb_rounds
 from burnish.inference.laplace import fit_laplace
+from burnish.linear_bijections import Shift, Triangular
 from burnish.noise import make_generator
 from burnish.posteriors import Gaussian
 from burnish.scales import Dense
+from burnish.studies.toy_logistic import Settings, make_target
 
 OPTIONS = {"num_samples": 256, "max_rounds": 50, "stop_early": True, "plateau": 1e-3}
 
@@ -94,6 +99,19 @@ def test_the_last_move_of_the_mean_does_not_lower_the_elbo():
     rounds = climb(target, start)
     reached = elbo(target, rounds.gaussian, num_samples=4000, generator=make_generator(1))
     assert reached.value > float(rounds.trace[:, 0].max()) - 5.0 * (reached.standard_error + float(rounds.trace[-1, 1]))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rounds_that_swing_end_where_gradients_do(seed):
+    """Whole ways overshoot there and back between a Gaussian that is too narrow and one that is too wide."""
+    settings = Settings()
+    target = make_target(settings.prior_precision, settings, make_generator(seed))
+    start = fit_laplace(target).posterior
+    rounds = climb(target, start, num_samples=4096)
+    layers = [Triangular.identity(start.mean), Shift.identity(start.mean)]
+    slow = fit_flow(target, start, bijections=layers, generator=make_generator(1), num_samples=32, epsilon=1.0)
+    reached = elbo(target, rounds.gaussian, num_samples=20_000, generator=make_generator(2))
+    assert reached.value > slow.elbo - 4.0 * math.hypot(reached.standard_error, slow.elbo_standard_error)
 
 
 def test_all_rounds_are_run_unless_they_may_stop():

@@ -28,6 +28,7 @@ __all__: list[str] = []
 _COPIES = {torch.float32: 6.0, torch.float64: 9.0}
 _PAIRS, _PAIRS_PER_DIM = 2**14, 3  # of a point and a draw that the curvature is averaged over at least
 _SHORTEST = 0.1  # of the way to where averages point
+_SWING = 0.1  # of its last move that the mean may be drawn back before rounds become shorter
 _STEADY = 0.05  # squared standard deviations, of all directions together, that noise may move the mean by
 
 
@@ -74,7 +75,9 @@ def climb_rounds(
                 converged = True
                 gaussian = before if gained < 0.0 else gaussian
                 break
-        found, level = _step(target, gaussian, averaged.precision(theta), grad, noise, float(terms.mean()), rate, plateau)
+        slope = grad.double().mean(0).to(start.mean.dtype)
+        rate *= 0.5 if _turns_back(gaussian, before, slope) else 1.0
+        found, level = _step(target, gaussian, averaged.precision(theta), slope, noise, float(terms.mean()), rate, plateau)
         if found is None:
             converged = level
             break
@@ -145,11 +148,17 @@ class _Averaged:
         return matrix
 
 
+def _turns_back(gaussian: Gaussian, before: Gaussian, slope: Tensor) -> bool:
+    """Whether the mean is drawn back by much of what it has just moved: rounds then swing about where they should end."""
+    pull, last = gaussian.scale.transpose_matmul(slope), gaussian.scale.solve(gaussian.mean - before.mean)
+    return bool(pull @ last < -_SWING * (last @ last))
+
+
 def _step(
     target: Target,
     gaussian: Gaussian,
     precision: Tensor,
-    grad: Tensor,
+    slope: Tensor,
     noise: Tensor,
     elbo: float,
     rate: float,
@@ -159,7 +168,6 @@ def _step(
 
     Or nothing, and whether the ELBO is level there, rather than falling.
     """
-    slope = grad.double().mean(0).to(gaussian.mean.dtype)
     assert isinstance(gaussian.scale, Dense)
     gained = 0.0
     while rate >= _SHORTEST:
