@@ -114,6 +114,18 @@ def test_rounds_that_swing_end_where_gradients_do(seed):
     assert reached.value > slow.elbo - 4.0 * math.hypot(reached.standard_error, slow.elbo_standard_error)
 
 
+def test_rounds_that_swing_for_long_still_go_on(monkeypatch):
+    """They become shorter, but no shorter than what is tried at all, and do not pass for converged."""
+    monkeypatch.setattr(full_gaussian, "_turns_back", lambda *arguments: True)
+    target = classification(num_points=60)
+    laplace = fit_laplace(target).posterior
+    far = Gaussian(laplace.mean + 5.0, Dense(3.0 * laplace.scale.factor))
+    rounds = climb(target, far, max_rounds=10, stop_early=False)
+    assert len(rounds.trace) == 10
+    assert not rounds.converged
+    assert float(rounds.trace[-1, 0]) > float(rounds.trace[4, 0])
+
+
 def test_all_rounds_are_run_unless_they_may_stop():
     target = classification(num_points=40)
     start = fit_laplace(target).posterior

@@ -76,7 +76,8 @@ def climb_rounds(
                 gaussian = before if gained < 0.0 else gaussian
                 break
         slope = grad.double().mean(0).to(start.mean.dtype)
-        rate *= 0.5 if _turns_back(gaussian, before, slope) else 1.0
+        if _turns_back(gaussian, before, slope):
+            rate = max(0.5 * rate, _SHORTEST)
         found, level = _step(target, gaussian, averaged.precision(theta), slope, noise, float(terms.mean()), rate, plateau)
         if found is None:
             converged = level
