@@ -85,6 +85,13 @@ def test_chains_are_fewer_where_draws_cost_more_and_not_shorter():
     assert length(few) == length(many)
 
 
+def test_scores_of_few_networks_are_averaged_over_blocks_of_draws():
+    found = {protocol: ImageSettings.usual("cifar-100", protocol) for protocol in ("paper", "ours")}
+    assert {protocol: settings.num_blocks for protocol, settings in found.items()} == {"paper": 1, "ours": 10}
+    draws_of_a_chain = found["ours"].spacing * 2 * found["ours"].num_draws // found["ours"].num_chains
+    assert draws_of_a_chain * found["ours"].num_chains >= 10 * found["ours"].num_draws  # HMC keeps as many
+
+
 @pytest.mark.parametrize("structure", ["full", "diagonal"])
 def test_the_gaussian_at_the_mode_has_the_structure_that_is_asked_for(structure, tmp_path):
     problem = make_problem(make_setting("ours", tmp_path, structure=structure))

@@ -23,7 +23,7 @@ def test_records_of_todays_sizes_are_not():
     assert outdated(record(settings=ImageSettings.short())) is None
     assert outdated(record("text", "sst-fine", ImageSettings.text("ours"))) is None
     assert outdated(record(dataset="cifar-100", settings=ImageSettings.usual("cifar-100", "ours"))) is None
-    assert "`num_chains` 300, and the code has 120" in str(outdated(record(dataset="cifar-100")))
+    assert "`num_chains` 300, and the code has 120" in str(outdated(record(dataset="cifar-100", protocol="paper")))
 
 
 def test_another_version_or_size_is_said():

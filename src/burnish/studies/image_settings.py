@@ -19,7 +19,7 @@ class ImageSettings:
     num_draws: int = 600
     """Of each posterior: the paper's."""
     num_blocks: int = 1
-    """Of so many draws, that scores are averaged over: where test points are few, the draws of one make them noisy."""
+    """Of so many draws, that scores are averaged over: where points or networks are few, the draws of one leave noise."""
     few: int = 20
     """Draws behind a prediction."""
     num_chains: int = 300
@@ -77,7 +77,9 @@ class ImageSettings:
         """Of studies of a set of images or texts, unless others are asked for."""
         if dataset in TEXTS:
             return cls.text(protocol)
-        return cls(**_FEWER_CHAINS) if dataset in _LARGE_LAYERS else cls()
+        if dataset not in _LARGE_LAYERS:
+            return cls()
+        return cls(num_blocks=10 if protocol == "ours" else 1, **_FEWER_CHAINS)
 
     @classmethod
     def text(cls, protocol: str) -> "ImageSettings":
