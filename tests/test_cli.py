@@ -1,5 +1,6 @@
 """The command line as a user meets it: help that explains itself, exit codes, the demo and the studies."""
 
+import copy
 import errno
 import gzip
 import json
@@ -259,6 +260,11 @@ def test_correlation_is_made_from_a_record_of_calibration(tmp_path):
         assert list(found["seeds"]) == list(seeds)
         assert list(found["seeds"]["0"]["rows"]) == ["flow", "LA", "MAP"]
         assert found["seeds"]["0"]["rows"]["LA"] == {"mmd": 0.25, "nll": 3.0}
+    anew = copy.deepcopy(more)
+    anew["seeds"]["0"]["rows"]["LA"]["mmd"] = 0.5
+    place.write_text(json.dumps(anew))
+    assert run(*options).exit_code == 0
+    assert json.loads(own.read_text())["seeds"]["0"]["rows"]["LA"]["mmd"] == 0.5  # what was there is no longer so
     own.write_text("{")  # damaged, with all of it beside it
     assert run(*options).exit_code == 0
 

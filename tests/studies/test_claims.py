@@ -90,6 +90,14 @@ def test_what_does_not_hold_of_ours_is_said(name, values, words):
     assert any(words in statement for statement in failing(changed(make_record("ours"), name, **values)))
 
 
+def test_distances_that_differ_by_less_than_the_last_printed_digit_are_alike():
+    record = make_record("paper")
+    printed_alike = changed(record, "LA", mmd_paper=0.4180, mmd_paper_weights=0.4184)  # the same in all seeds
+    assert failing(printed_alike) == []
+    apart = changed(record, "LA", mmd_paper=0.4180, mmd_paper_weights=0.4187)
+    assert ["with the biases" in statement for statement in failing(apart)] == [True]
+
+
 def test_chains_that_have_not_converged_are_said():
     record = make_record("ours")
     record["seeds"]["1"]["rows"]["HMC"]["fit"]["nested_rhat"] = 1.02

@@ -185,7 +185,7 @@ def _run_image_study(name: str, options: dict[str, Any], out: Path, as_json: boo
 
 
 def _richer(own: Path, other: Path) -> Path:
-    """Of a study's record and another that has all its numbers, the one with more seeds."""
+    """Of a study's record and the one that its numbers are taken from, the latter, unless it lacks seeds."""
     if not own.exists() and not other.exists():
         refuse(f"`--extend` must find the record {own} or {other}, got neither. Leave it out to make the record anew.")
 
@@ -195,7 +195,7 @@ def _richer(own: Path, other: Path) -> Path:
         except (OSError, ValueError, KeyError, TypeError):
             return set()
 
-    return other if seeds(own) < seeds(other) or not own.exists() else own
+    return other if (other.exists() and seeds(own) <= seeds(other)) or not own.exists() else own
 
 
 def _read_record(path: Path, extend: bool, seeds: Sequence[int], baseline_seeds: Sequence[int]) -> Any:

@@ -29,6 +29,7 @@ _INSIDE = {
     "inside_tv": "the distance of predictions",
 }
 _NEAR = 2.0  # points of the paper's calibration error
+_PRINTED_DIGIT = 1e-3  # the last one of the paper's MMDs
 
 
 @dataclass(frozen=True)
@@ -117,9 +118,9 @@ def _bias(parts: list[Any], title: str) -> Claim:
             continue
         with_biases, without = (_mean(parts, name, key) for key in ("mmd_paper", "mmd_paper_weights"))
         error = standard_error([row["mmd_paper"] for row in rows])
-        alike.append(abs(with_biases - without) <= error)
+        alike.append(abs(with_biases - without) <= max(error, _PRINTED_DIGIT / 2))
         lines.append(f"{name} {with_biases:.4f} and {without:.4f}, standard error {error:.4f}, printed {known.mean:g}")
-    statement = "MMDs with the biases, at their prior, and without them differ by less than their standard errors"
+    statement = "MMDs with the biases, at their prior, and without them differ by less than print shows or networks do"
     return Claim(statement, "; ".join(lines), all(alike))
 
 
