@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from burnish.inference.flipout import variational_network
+from burnish.inference.variational_layers import VariationalLayer
 from burnish.studies.architectures import ARCHITECTURES, make_network
 from burnish.studies.protocols import BENCHMARKS
 
@@ -88,6 +90,13 @@ def test_a_block_without_its_body_passes_on_what_comes_in(generator):
     x = torch.randn(2, 64, 4, 4, generator=generator)
     assert torch.equal(wider(x), wider.shortcut(wider.ready(x)))  # normalised and rectified first
     assert wider(x).shape == (2, 128, 2, 2)
+
+
+def test_variational_training_leaves_shortcuts_as_they_are(generator):
+    network = variational_network(make_network("wide-resnet", 10, 0), initial_std=0.1, generator=generator)
+    assert sum(isinstance(part, VariationalLayer) for part in network.modules()) == 14  # 13 convolutions and the last layer
+    assert sum(isinstance(part, nn.Conv2d) for part in network.modules()) == 3
+    assert all(isinstance(network[place].shortcut, nn.Conv2d) for place in (1, 3, 5))
 
 
 def test_unknown_names_and_counts_are_refused():

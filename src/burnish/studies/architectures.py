@@ -24,6 +24,10 @@ NUM_WORDS = 10_000
 """Numbers of words that a network for texts knows."""
 
 
+class _Shortcut(nn.Conv2d):
+    """A 1 x 1 convolution around a block; of a kind of its own because variational training is to leave it as it is."""
+
+
 class _Block(nn.Module):
     """Two convolutions, each after normalisation and ReLU, around which the input goes by, or a 1 x 1 convolution of it."""
 
@@ -35,7 +39,7 @@ class _Block(nn.Module):
             nn.Conv2d(num_outputs, num_outputs, 3, 1, 1, bias=False),
         )
         same = num_inputs == num_outputs and stride == 1
-        self.shortcut = None if same else nn.Conv2d(num_inputs, num_outputs, 1, stride, bias=False)
+        self.shortcut = None if same else _Shortcut(num_inputs, num_outputs, 1, stride, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         ready = self.ready(x)

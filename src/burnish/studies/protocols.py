@@ -43,6 +43,7 @@ class Benchmark:
 
         The prior is meant to stand for the weight decay, but its variance is taken for a standard deviation: hence the
         square of its precision. Flipout reaches the first and the last layer of the wide network alone: here it has none.
+        Convolutions around blocks have plain weights.
         """
         return replace(
             self.recipe,

@@ -201,9 +201,9 @@ def _computes_in_bfloat16(device: torch.device) -> bool:
 
 @torch.no_grad()
 def _draw_weights(network: nn.Module, std: float, seed: int) -> None:
-    """Weights and biases of linear and convolutional layers, drawn anew."""
+    """Weights and biases of linear and convolutional layers, drawn anew; those of subclasses do not become variational."""
     generator = torch.Generator().manual_seed(_derived(seed, 0, "weights"))
-    for layer in (part for part in network.modules() if isinstance(part, nn.Linear | nn.Conv2d)):
+    for layer in (part for part in network.modules() if type(part) in (nn.Linear, nn.Conv2d)):
         for parameter in layer.parameters():
             parameter.copy_(std * torch.randn(parameter.shape, generator=generator))
 
