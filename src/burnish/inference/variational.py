@@ -4,10 +4,10 @@ A full Gaussian over a linear head is found by Newton's method (full_gaussian.py
 standard normal pushed through linear layers that `fit_flow` learns.
 """
 
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -133,7 +133,7 @@ def fit_vb(
         seconds=time.perf_counter() - began,
     )
     if structure == "low_rank" and _wide_directions(start) is not None:  # then the base is not what the ascent began at
-        return _against(_gaussian(base, layers), found, target, generator)
+        return replace(found, **_compared(_gaussian(base, layers), found.posterior, target, generator))
     return found
 
 
@@ -159,36 +159,30 @@ def _full(
         plateau=PLATEAU * base.dim,
         generator=generator,
     )
-    unknown = math.nan
-    found = VbFit(
-        posterior=rounds.gaussian,
-        elbo=unknown,
-        elbo_standard_error=unknown,
-        start_elbo=unknown,
-        gain=unknown,
-        gain_standard_error=unknown,
+    known = _compared(base, rounds.gaussian, target, generator)
+    return VbFit(
+        **known,
         trace=rounds.trace,
         converged=rounds.converged,
         batch_size=None,
-        seconds=unknown,
+        seconds=time.perf_counter() - began,
     )
-    return replace(_against(base, found, target, generator), seconds=time.perf_counter() - began)
 
 
-def _against(start: Gaussian, found: VbFit, target: Target, generator: torch.Generator) -> VbFit:
-    """A fit compared with the Gaussian it began at, which is kept where it is better."""
+def _compared(start: Gaussian, found: Gaussian, target: Target, generator: torch.Generator) -> dict[str, Any]:
+    """The better of the Gaussian that a fit began at and the one it found, by the same samples: fields of a `VbFit`."""
     noise = standard_normal(choose_evaluation_samples(target), start.mean, generator=generator, noise="antithetic")
-    first, last = (elbo_terms(target, FlowPosterior(each, ()), noise) for each in (start, found.posterior))
+    first, last = (elbo_terms(target, FlowPosterior(each, ()), noise) for each in (start, found))
     if not float((last - first).mean()) > 0.0:
-        found, last = replace(found, posterior=start), first
-    return replace(
-        found,
-        elbo=float(last.mean()),
-        elbo_standard_error=float(standard_error(last, antithetic=True)),
-        start_elbo=float(first.mean()),
-        gain=float((last - first).mean()),
-        gain_standard_error=float(standard_error(last - first, antithetic=True)),
-    )
+        found, last = start, first
+    return {
+        "posterior": found,
+        "elbo": float(last.mean()),
+        "elbo_standard_error": float(standard_error(last, antithetic=True)),
+        "start_elbo": float(first.mean()),
+        "gain": float((last - first).mean()),
+        "gain_standard_error": float(standard_error(last - first, antithetic=True)),
+    }
 
 
 def _begin(start: Gaussian, structure: str, linear: bool) -> Gaussian:
