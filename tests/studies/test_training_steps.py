@@ -176,6 +176,18 @@ def test_means_start_at_random_where_a_spread_is_given():
     torch.testing.assert_close(start(0), torch.cat(own))
 
 
+def test_layers_that_stay_plain_keep_their_weights():
+    class Plain(nn.Conv2d):
+        """Of a subclass, which does not become variational."""
+
+    network = tiny(0)
+    network[0] = Plain(1, 4, 3, bias=False)
+    own = network[0].weight.detach().clone()
+    run = Run(network, *images(), Recipe(**SHORT, initial_std=0.05, mean_spread=0.1), seed=0)
+    torch.testing.assert_close(run.network[0].weight, own)
+    assert isinstance(run.network[3], VariationalLayer)
+
+
 @pytest.mark.parametrize("estimator", ["flipout", "plain"])
 def test_variational_layers_draw_by_the_estimator_of_the_recipe(estimator):
     pixels, labels = images()

@@ -16,6 +16,7 @@ from torch.nn.functional import cross_entropy, pad
 
 from burnish.encoding import plain_copy
 from burnish.inference.flipout import kl_divergence, variational_network
+from burnish.inference.variational_layers import VariationalLayer
 from burnish.studies.recipes import Recipe
 
 __all__ = ["Run", "network_inputs"]
@@ -40,12 +41,12 @@ class Run:
         self.mixed = recipe.mixed_precision and _computes_in_bfloat16(device)
         self.noise = torch.Generator(device)
         self.shuffle = torch.Generator(device)
-        if recipe.mean_spread is not None:
-            _draw_weights(network, recipe.mean_spread, seed)
         network = network.to(device)
         if recipe.initial_std is not None:
             options: Any = {"initial_std": recipe.initial_std, "estimator": recipe.estimator}
             network = variational_network(network, generator=self.noise, **options)
+            if recipe.mean_spread is not None:
+                _draw_means(network, recipe.mean_spread, seed)
         self.network = network.train()
         self.num_steps = len(pixels) // recipe.batch_size
         self._source, self._labels = pixels, labels
@@ -200,12 +201,12 @@ def _computes_in_bfloat16(device: torch.device) -> bool:
 
 
 @torch.no_grad()
-def _draw_weights(network: nn.Module, std: float, seed: int) -> None:
-    """Weights and biases of linear and convolutional layers, drawn anew; those of subclasses do not become variational."""
+def _draw_means(network: nn.Module, std: float, seed: int) -> None:
+    """Means of variational layers, drawn anew."""
     generator = torch.Generator().manual_seed(_derived(seed, 0, "weights"))
-    for layer in (part for part in network.modules() if type(part) in (nn.Linear, nn.Conv2d)):
-        for parameter in layer.parameters():
-            parameter.copy_(std * torch.randn(parameter.shape, generator=generator))
+    for layer in (part for part in network.modules() if isinstance(part, VariationalLayer)):
+        for mean, _ in layer.moments().values():
+            mean.copy_(std * torch.randn(mean.shape, generator=generator))
 
 
 def _flatten(network: nn.Module) -> tuple[Tensor, Tensor]:
