@@ -1,5 +1,6 @@
 """Training in files: the same bits whatever the interruption and whoever trains beside, and errors that say what to do."""
 
+import copy
 import errno
 import json
 import os
@@ -121,8 +122,20 @@ def test_a_network_learns_and_the_file_says_how(tmp_path, monkeypatch):
     assert found.origin["device"].endswith("CPU, 1 threads")
     pixels, labels = images()
     network = tiny(5)
-    network.load_state_dict(found.states[-1])
+    found.load(network)
     assert float((network.eval()(pixels.float() / 255.0).argmax(1) == labels).float().mean()) > 0.95
+
+
+def test_weights_of_another_network_are_refused(tmp_path):
+    assert train(tmp_path, 0) == {}
+    found = read_trained(tmp_path / "0.safetensors", RECIPE)
+    wider, renamed = tiny(0), nn.Sequential(tiny(0))
+    wider[-1] = nn.Linear(64, 5)
+    for other in (wider, renamed):
+        before = copy.deepcopy(other.state_dict())
+        with pytest.raises(ValueError, match=r"0\.safetensors must have the weights .* got those of another\. Delete it"):
+            found.load(other)
+        assert all(torch.equal(value, before[name]) for name, value in other.state_dict().items())
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -439,7 +452,7 @@ def test_networks_are_told_apart_by_all_they_keep(kind):
     def digest(seed, count):
         state = make_network(kind, 10, seed).state_dict()
         state = {name: value if value.ndim else value + count for name, value in state.items()}
-        return Trained((state,), (), 0.0, 1, {}).digest
+        return Trained((state,), (), 0.0, 1, {}, "file").digest
 
     assert digest(0, 0) == digest(0, 0) != digest(1, 0)
     assert (digest(0, 1) != digest(0, 0)) == (kind == "wide-resnet")

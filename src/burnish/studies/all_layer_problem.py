@@ -112,7 +112,7 @@ class Problem:
         self.setting, self.settings, self.seed, self.device = setting, setting.settings, seed, device
         network = make_network(setting.architecture, BENCHMARKS[DATASET].num_classes, seed)
         trained = read_trained(setting.network(seed), setting.recipe, seed=seed)
-        network.load_state_dict(trained.states[-1])
+        trained.load(network)
         self.validation, self.test = (_on(batch, device) for batch in setting.held_out)
         self.model, self.theta = flatten_network(network.to(device).eval(), example=self.test.inputs[:_NUM_EXAMPLES])
         self.target = Target(self.model, _on(setting.train, device), self.settings.precision)

@@ -161,14 +161,14 @@ class NetworkMethods:
         if self.kind == "vb":
             options: Any = {"initial_std": 1.0, "estimator": self._recipe.estimator}
             network = variational_network(network, generator=make_generator(self.seed, device), **options)
-            network.load_state_dict(trained.states[-1])
+            trained.load(network)
             network.eval()
             for layer in (part for part in network.modules() if isinstance(part, VariationalLayer)):
                 layer.train()  # in which it draws
             yield from (network for _ in range(num_samples))
             return
-        for state in trained.states:
-            network.load_state_dict(state)
+        for kept in range(len(trained.states)):
+            trained.load(network, kept)
             yield network.eval()
 
 

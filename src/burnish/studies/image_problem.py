@@ -194,7 +194,7 @@ class ImageProblem:
         train = setting.images["train"]
         path = setting.network(setting.protocol, seed)
         trained = read_trained(path, setting.recipe(setting.protocol, len(train)), seed=seed)
-        network.load_state_dict(trained.states[-1])
+        trained.load(network)
         self.digest = trained.digest
         self.network = network.to(self.device).eval()
         self.training = {"seconds": trained.seconds, "together": trained.together, "origin": trained.origin}

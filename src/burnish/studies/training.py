@@ -37,6 +37,23 @@ class Trained:
     together: int
     """How many networks were trained side by side, at the end."""
     origin: dict[str, Any]
+    path: str
+    """Of the file."""
+
+    def load(self, network: nn.Module, kept: int = -1) -> None:
+        """Gives a network the weights of one that was kept.
+
+        Raises:
+            ValueError: where they are not those of such a network.
+        """
+        state = self.states[kept]
+        found, own = ({name: value.shape for name, value in each.items()} for each in (state, network.state_dict()))
+        if found != own:
+            raise ValueError(
+                f"{self.path} must have the weights of the network that is to take them, got those of another. Delete it to "
+                "train anew, or use another folder."
+            )
+        network.load_state_dict(state)
 
     @property
     def digest(self) -> str:
@@ -107,7 +124,7 @@ def read_trained(path: str | os.PathLike[str], recipe: Recipe, *, seed: int | No
     """
     header, tensors = _read(path, "trained", recipe, seed)
     states = _grouped(tensors, header["kept"])
-    return Trained(states, tuple(header["losses"]), header["seconds"], header["together"], header["origin"])
+    return Trained(states, tuple(header["losses"]), header["seconds"], header["together"], header["origin"], os.fspath(path))
 
 
 def _run_epoch(runs: Sequence[Run], epoch: int) -> tuple[list[float], float]:
