@@ -265,6 +265,11 @@ def test_correlation_is_made_from_a_record_of_calibration(tmp_path):
     place.write_text(json.dumps(anew))
     assert run(*options).exit_code == 0
     assert json.loads(own.read_text())["seeds"]["0"]["rows"]["LA"]["mmd"] == 0.5  # what was there is no longer so
+    place.write_text(json.dumps(calibration))  # which lacks a seed that the record has
+    before = json.loads(own.read_text())["seeds"]
+    assert run(*options, "--seeds", "0,1,2").exit_code == 0
+    assert json.loads(own.read_text())["seeds"] == before
+    place.write_text(json.dumps(anew))
     own.write_text("{")  # damaged, with all of it beside it
     assert run(*options).exit_code == 0
 

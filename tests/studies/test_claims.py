@@ -92,9 +92,9 @@ def test_what_does_not_hold_of_ours_is_said(name, values, words):
 
 def test_distances_that_differ_by_less_than_the_last_printed_digit_are_alike():
     record = make_record("paper")
-    printed_alike = changed(record, "LA", mmd_paper=0.4180, mmd_paper_weights=0.4184)  # the same in all seeds
+    printed_alike = changed(record, "LA", mmd_paper=0.4180, mmd_paper_weights=0.41849)  # the same in all seeds
     assert failing(printed_alike) == []
-    apart = changed(record, "LA", mmd_paper=0.4180, mmd_paper_weights=0.4187)
+    apart = changed(record, "LA", mmd_paper=0.4180, mmd_paper_weights=0.41851)
     assert ["with the biases" in statement for statement in failing(apart)] == [True]
 
 

@@ -47,7 +47,12 @@ def study(
         ),
     ] = None,
     extend: Annotated[
-        bool, typer.Option("--extend", help="Of an image study: keep what the record in OUT has, and add what it lacks.")
+        bool,
+        typer.Option(
+            "--extend",
+            help="Of an image study: keep what the record in OUT has, and add what it lacks. What correlation has comes "
+            "from the record of image-calibration.",
+        ),
     ] = False,
     short: Annotated[
         bool,
