@@ -125,6 +125,8 @@ def _draws(record: dict[str, Any]) -> list[str]:
         lines += [f"of HMC by {many}"] if is_paper else []
         if any("vb" in part.get("baselines", {}) for part in record["seeds"].values()):
             lines.append(f"of VB by {few // 2}")
+    if study in ("image-calibration", "text"):
+        lines.append(f"all draws of a posterior of the last layer are {many}")
     return lines
 
 

@@ -137,15 +137,17 @@ def make_part(shift=0.0):
 
 def test_the_papers_table_has_the_printed_values_below_ours():
     header, rows = summary(make_record("fashion-mnist", "paper", make_part(), make_part(0.2)))
-    columns = ["method", "MMD, biased", "NLL", "accuracy, %", "Brier", "the paper's ECE, %", "ECE, %", "seconds, median"]
+    columns = ["method", "MMD, biased", "NLL", "NLL, all draws", "accuracy, %", "Brier", "the paper's ECE, %", "ECE, %"]
+    columns += ["seconds, median"]
     assert header == columns
     assert all(len(row) == len(header) for row in rows)
     assert [row[0] for row in rows] == ["network (MAP)", "  printed", "VB", "  printed", "LA", "  printed", "recentred LA"]
     by_name = dict(zip(columns, rows[0], strict=True))
     assert by_name["NLL"] == "0.4000 ± 0.1000"
+    assert by_name["NLL, all draws"] == "0.2000 ± 0.0000"
     assert by_name["accuracy, %"] == "90.0 ± 0.0"
     assert by_name["seconds, median"] == ""
-    assert rows[1] == ["  printed", "1.093", "0.3116", "90.4", "0.1445", "11.7", "", ""]
+    assert rows[1] == ["  printed", "1.093", "0.3116", "", "90.4", "0.1445", "11.7", "", ""]
     assert rows[2][1] == ""  # of other layers too, so without a distance
     assert rows[4][1] == "0.700 ± 0.000"
     assert rows[6][-1] == "2.0"
@@ -160,9 +162,10 @@ def test_printed_values_are_not_put_beside_made_images_or_fewer_epochs(other):
 
 def test_our_table_has_none():
     header, rows = summary(make_record("fashion-mnist", "ours", make_part()))
-    assert header == ["method", "MMD", "TV to HMC", "NLL", "accuracy, %", "Brier", "ECE, %", "ELBO", "seconds, median"]
+    columns = ["method", "MMD", "TV to HMC", "NLL", "NLL, all draws", "accuracy, %", "Brier", "ECE, %", "ELBO"]
+    assert header == [*columns, "seconds, median"]
     assert [row[0] for row in rows] == ["network (MAP)", "VB", "LA", "recentred LA"]
-    assert rows[2] == ["LA", "0.50000", "0.0100", "0.3000", "90.0", "0.1500", "5.0", "-1234", "2.0"]
+    assert rows[2] == ["LA", "0.50000", "0.0100", "0.3000", "0.2000", "90.0", "0.1500", "5.0", "-1234", "2.0"]
 
 
 def test_a_score_that_is_no_number_leaves_its_cell_empty():
@@ -170,4 +173,4 @@ def test_a_score_that_is_no_number_leaves_its_cell_empty():
     part["rows"][LA]["few"]["paper_ece"] = None
     _, rows = summary(make_record("cifar-10", "paper", part))
     (row,) = (row for row in rows if row[0] == "LA")
-    assert row[5] == ""
+    assert row[6] == ""

@@ -28,6 +28,7 @@ __all__ = ["run_baseline", "run_seed", "summary"]
 # what is shown: its heading, digits, scale, and what the paper calls it
 _SHARED: dict[str, tuple[str, int, float, str]] = {
     "nll": ("NLL", 4, 1.0, "nll"),
+    "nll_many": ("NLL, all draws", 4, 1.0, ""),
     "accuracy": ("accuracy, %", 1, 100.0, "accuracy"),
     "brier": ("Brier", 4, 1.0, "brier"),
 }
@@ -190,5 +191,5 @@ def _values(parts: list[Any], name: str, column: str) -> list[float | None]:
         found = [row["fit"][column] for row in rows if column in row.get("fit", {})]
         # what is used for the first time takes longer, so seconds are shown by their median
         return [statistics.median(found)] if found and column == "seconds" else found
-    flat = [row | row["few"] for row in rows]
+    flat = [row | row["few"] | {"nll_many": row["many"]["nll"]} for row in rows]
     return [row[column] for row in flat if column in row]
