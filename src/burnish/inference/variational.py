@@ -6,8 +6,7 @@ standard normal pushed through linear layers that `fit_flow` learns.
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -120,8 +119,12 @@ def fit_vb(
         max_steps=max_steps,
         stop_early=stop_early,
     )
-    found = VbFit(
-        posterior=_gaussian(base, fit.posterior.bijections[:-1]),  # the last one whitens
+    posterior = _gaussian(base, fit.posterior.bijections[:-1])  # the last one whitens
+    if structure == "low_rank" and _wide_directions(start) is not None:  # then the base is not what the ascent began at
+        began_at = _gaussian(base, layers)
+        return _judged(target, began_at, posterior, generator, fit.trace, fit.converged, fit.batch_size, began)
+    return VbFit(
+        posterior=posterior,
         elbo=fit.elbo,
         elbo_standard_error=fit.elbo_standard_error,
         start_elbo=fit.base_elbo,
@@ -132,9 +135,6 @@ def fit_vb(
         batch_size=fit.batch_size,
         seconds=time.perf_counter() - began,
     )
-    if structure == "low_rank" and _wide_directions(start) is not None:  # then the base is not what the ascent began at
-        return replace(found, **_compared(_gaussian(base, layers), found.posterior, target, generator))
-    return found
 
 
 def _full(
@@ -159,30 +159,36 @@ def _full(
         plateau=PLATEAU * base.dim,
         generator=generator,
     )
-    known = _compared(base, rounds.gaussian, target, generator)
-    return VbFit(
-        **known,
-        trace=rounds.trace,
-        converged=rounds.converged,
-        batch_size=None,
-        seconds=time.perf_counter() - began,
-    )
+    return _judged(target, base, rounds.gaussian, generator, rounds.trace, rounds.converged, None, began)
 
 
-def _compared(start: Gaussian, found: Gaussian, target: Target, generator: torch.Generator) -> dict[str, Any]:
-    """The better of the Gaussian that a fit began at and the one it found, by the same samples: fields of a `VbFit`."""
+def _judged(
+    target: Target,
+    start: Gaussian,
+    found: Gaussian,
+    generator: torch.Generator,
+    trace: Tensor,
+    converged: bool,
+    batch_size: int | None,
+    began: float,
+) -> VbFit:
+    """The better of the Gaussian that a fit began at and the one it found, by the same samples."""
     noise = standard_normal(choose_evaluation_samples(target), start.mean, generator=generator, noise="antithetic")
     first, last = (elbo_terms(target, FlowPosterior(each, ()), noise) for each in (start, found))
     if not float((last - first).mean()) > 0.0:
         found, last = start, first
-    return {
-        "posterior": found,
-        "elbo": float(last.mean()),
-        "elbo_standard_error": float(standard_error(last, antithetic=True)),
-        "start_elbo": float(first.mean()),
-        "gain": float((last - first).mean()),
-        "gain_standard_error": float(standard_error(last - first, antithetic=True)),
-    }
+    return VbFit(
+        posterior=found,
+        elbo=float(last.mean()),
+        elbo_standard_error=float(standard_error(last, antithetic=True)),
+        start_elbo=float(first.mean()),
+        gain=float((last - first).mean()),
+        gain_standard_error=float(standard_error(last - first, antithetic=True)),
+        trace=trace,
+        converged=converged,
+        batch_size=batch_size,
+        seconds=time.perf_counter() - began,
+    )
 
 
 def _begin(start: Gaussian, structure: str, linear: bool) -> Gaussian:
