@@ -112,7 +112,7 @@ class Run:
             outputs = self.network(inputs)
         loss = cross_entropy(outputs.float(), self._labels.index_select(0, rows))
         self._loss.add_(loss.detach())
-        if self.recipe.initial_std is not None:
+        if self.recipe.initial_std is not None and self.recipe.kl_weight > 0.0:
             num_points = len(self._source)
             divergence = kl_divergence(self.network, self.recipe.prior_precision)
             loss = loss + self.recipe.kl_weight / num_points * divergence
