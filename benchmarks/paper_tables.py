@@ -87,12 +87,12 @@ def flow_from_prior() -> Table:
         assert isinstance(known, list)
         rows.append([f"{start}, CIFAR-10: printed", *(f"{value:.4f}" for value in known)])
         for dataset in _IMAGES[:2]:
-            for kind in (*PROTOCOLS, "ours-short"):
-                parts = _parts(f"flow-from-prior-{dataset}-{kind}")
+            for protocol in PROTOCOLS:
+                parts = _parts(f"flow-from-prior-{dataset}-{protocol}")
                 if parts:
                     lengths = parts[0]["lengths"]
                     by_length = zip(*(part["nll"][start] for part in parts), strict=True)
-                    label = f"{start}, {BENCHMARKS[dataset].title}: {_kind(kind)}"
+                    label = f"{start}, {BENCHMARKS[dataset].title}: `{protocol}`"
                     rows.append([label, *(spread(values, 4) for values in by_length)])
     return ["NLL by layers", *map(str, lengths)], rows
 
@@ -120,10 +120,10 @@ def marginals() -> Table:
     """How far single weights are from HMC's on average: the paper has pictures alone."""
     groups: _Groups = {}
     for dataset in _IMAGES:
-        for kind in (*PROTOCOLS, "ours-short"):
-            parts = _parts(f"marginals-{dataset}-{kind}")
+        for protocol in PROTOCOLS:
+            parts = _parts(f"marginals-{dataset}-{protocol}")
             cells = [spread([row["ks"] for row in method_rows(parts, method)], 3) for method in _METHODS]
-            groups.setdefault(BENCHMARKS[dataset].title, {})[_kind(kind)] = cells
+            groups.setdefault(BENCHMARKS[dataset].title, {})[f"`{protocol}`"] = cells
     return _laid_out("method", _LABELS, groups)
 
 
@@ -135,11 +135,6 @@ def _parts(name: str) -> list[Any]:
 def _values(parts: list[Any], method: str, key: str) -> list[float | None]:
     flat = [row | row["few"] for row in method_rows(parts, method)]
     return [row[key] for row in flat if key in row]
-
-
-def _kind(name: str) -> str:
-    """Protocol and size, as options of the command."""
-    return ", ".join(f"`{word}`" for word in name.split("-"))
 
 
 def _laid_out(corner: str, labels: Sequence[str], groups: _Groups) -> Table:

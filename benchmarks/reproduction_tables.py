@@ -35,21 +35,22 @@ Table = tuple[list[str], list[list[str]]]
 # of the overview
 METHODS = (MAP, TEMPERATURE, LA, flow_name(5), RECENTRED, FLOW, BURNISH, REFINE, HMC, "VB", "CSGHMC")
 _CALIBRATION = ("image-calibration-", "text-")  # studies of every method against HMC
+_ALONE = ("few-vs-many", "flow-from-prior")  # studies whose tables are compared with print alone, and with each other
 
 
 def names() -> list[str]:
-    """Of the records that are there; "short" ones are of a part of the images and fewer epochs."""
+    """Of the records that are there."""
     wanted = [
         f"{study}-{dataset}-{protocol}"
         for study in IMAGE_STUDIES
         for dataset in datasets_of(study)
         for protocol in PROTOCOLS
     ]
-    return [name for each in wanted for name in (each, f"{each}-short") if has_record(name)]
+    return [name for name in wanted if has_record(name)]
 
 
 def pictured() -> list[str]:
-    """Of the records whose figures stand in the pages: of most studies one protocol is enough; short ones have one."""
+    """Of the records whose figures stand in the pages: of most studies one protocol is enough."""
     shown = {"image-calibration": PROTOCOLS, "ood": ("ours",), "shift": PROTOCOLS, "text": ("ours",)}
     wanted = {
         f"{study}-{dataset}-{protocol}"
@@ -57,7 +58,7 @@ def pictured() -> list[str]:
         for dataset in datasets_of(study)
         for protocol in shown.get(study, ("paper",))
     }
-    return [name for name in names() if name in wanted or name.endswith("-short")]
+    return [name for name in names() if name in wanted]
 
 
 def part_origins(record: dict[str, Any]) -> list[dict[str, Any]]:
@@ -69,20 +70,24 @@ def part_origins(record: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def mixed_networks() -> list[str]:
-    """Data sets, protocols and seeds for which studies have results of different networks."""
+    """Data sets, protocols and seeds for which studies have results of different networks; see `_ALONE`."""
     digests: dict[str, set[str]] = {}
     for name in names():
         record = read_record(name)
+        config, alone = record["config"], " alone" if record["study"] in _ALONE else ""
         for seed, part in record["seeds"].items():
-            config = record["config"]
-            place = f"{config['dataset']} {config['protocol']} {seed}" + (" short" if _is_short(config) else "")
+            place = f"{config['dataset']} {config['protocol']} {seed}{alone}"
             digests.setdefault(place, set()).update({part["network"]} if "network" in part else ())
     return [place for place, found in digests.items() if len(found) > 1]
 
 
-def _is_short(config: dict[str, Any]) -> bool:
-    """Whether a record is of a part of the images, and fewer epochs."""
-    return config.get("num_train") is not None
+def _has_other_networks(record: dict[str, Any]) -> bool:
+    """Whether a study is of networks that were trained again, with the same seeds as those of most tables."""
+    name = f"image-calibration-{record['config']['dataset']}-{record['config']['protocol']}"
+    if record["study"] not in _ALONE or not has_record(name):
+        return False
+    usual = read_record(name)["seeds"]
+    return any(seed in usual and part["network"] != usual[seed]["network"] for seed, part in record["seeds"].items())
 
 
 def image_notes(record: dict[str, Any]) -> str:
@@ -95,11 +100,11 @@ def image_notes(record: dict[str, Any]) -> str:
     lines = [
         f"{count} networks (seeds {', '.join(parts)}){spreads}" if count > 1 else f"1 network (seed {next(iter(parts))})"
     ]
-    if _is_short(config):
-        lines.append(f"trained on {config['num_train']:,} images for {config['num_epochs']} epochs")
+    if _has_other_networks(record):
+        lines.append("trained again, and not the networks of the other tables")
     baselines = [kind.upper() for kind in BASELINES if any(kind in part.get("baselines", {}) for part in parts.values())]
     if baselines:
-        whole = ", trained on the validation points too" if config["protocol"] == "ours" and not _is_short(config) else ""
+        whole = ", trained on the validation points too" if config["protocol"] == "ours" else ""
         lines.append(f"{' and '.join(baselines)} of seeds {', '.join(map(str, config['baseline_seeds']))}{whole}")
     lines += _draws(record)
     if any("source" in part for part in parts.values()):
@@ -132,18 +137,14 @@ def _draws(record: dict[str, Any]) -> list[str]:
 
 def claimed() -> list[str]:
     """Data sets with protocols, and "ood" with protocols, whose records say whether something holds."""
-    calibrated = [
-        name.removeprefix("image-calibration-")
-        for name in names()
-        if name.startswith("image-calibration-") and not name.endswith("-paper-short")  # nothing to be compared with
-    ]
+    calibrated = [name.removeprefix("image-calibration-") for name in names() if name.startswith("image-calibration-")]
     calibrated += [name for name in names() if name.startswith("text-") and name.endswith("-ours")]
     return calibrated + sorted({f"ood-{_way(name)}" for name in names() if name.startswith("ood-")})
 
 
 def _way(name: str) -> str:
-    """The protocol of a record, and whether it is a short one, from its name."""
-    return "-".join(part for part in name.split("-") if part in (*PROTOCOLS, "short"))
+    """The protocol of a record, from its name."""
+    return name.rsplit("-", 1)[1]
 
 
 def claim_list(name: str) -> str:
@@ -205,7 +206,7 @@ def _judges() -> Table:
         precisions = [part["target"]["precision"] for part in parts]
         rows.append(
             [
-                f"{title}, {_way(name).replace('-', ', ')}",
+                f"{title}, {_way(name)}",
                 f"{parts[0]['target']['parameters']:,}",
                 " to ".join(f"{value:g}" for value in sorted({min(precisions), max(precisions)})),
                 f"{config['num_chains']:,}",

@@ -9,16 +9,17 @@ from pathlib import Path
 import pytest
 
 from burnish.studies.image_settings import ImageSettings
+from burnish.studies.protocols import BENCHMARKS
 from burnish.studies.records import finite
 from burnish.studies.workspace import VERSION
 
-BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+PAGES = Path(__file__).resolve().parents[1] / "benchmarks"
 
 
 @pytest.fixture(scope="module")
 def tables():
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(BENCHMARKS))
+        patch.syspath_prepend(str(PAGES))
         import reproduction_tables
 
         yield reproduction_tables
@@ -28,9 +29,9 @@ def tables():
 
 def write(folder, name, **changes):
     """A record as studies leave it, in little; the name says what of."""
-    study, dataset, protocol = name.removesuffix("-short").replace("cifar-10", "cifar10").rsplit("-", 2)
-    settings = ImageSettings.short() if name.endswith("-short") else ImageSettings()
-    config = {"dataset": dataset.replace("cifar10", "cifar-10"), "protocol": protocol, **finite(asdict(settings))}
+    dataset = next(each for each in BENCHMARKS if f"-{each}-" in name)
+    study, protocol = name.split(f"-{dataset}-")
+    config = {"dataset": dataset, "protocol": protocol, **finite(asdict(ImageSettings()))}
     record = {
         "study": study,
         "version": VERSION,
@@ -56,14 +57,13 @@ def folder(tables, tmp_path, monkeypatch):
     return tmp_path / "images"
 
 
-def test_short_records_stand_beside_whole_ones(tables, folder):
-    known = ["ood-cifar-10-paper", "ood-cifar-10-ours", "ood-cifar-10-ours-short", "marginals-cifar-10-ours"]
-    known += ["correlation-cifar-10-ours-short"]
-    for name in (*known, "ood-cifar-10-ours-small", "something-else"):
+def test_records_are_found_by_the_names_of_studies_data_sets_and_protocols(tables, folder):
+    known = ["ood-cifar-10-paper", "ood-cifar-10-ours", "marginals-cifar-10-ours", "correlation-cifar-10-paper"]
+    for name in (*known, "ood-cifar-10-ours-small", "ood-cifar-10-ours-short", "something-else"):
         (folder / f"{name}.json").write_text("{}")
     assert tables.names() == known
-    assert tables.pictured() == ["ood-cifar-10-ours", "ood-cifar-10-ours-short", "correlation-cifar-10-ours-short"]
-    assert tables.claimed() == ["ood-ours", "ood-ours-short", "ood-paper"]
+    assert tables.pictured() == ["ood-cifar-10-ours", "correlation-cifar-10-paper"]
+    assert tables.claimed() == ["ood-ours", "ood-paper"]
 
 
 def test_records_of_texts_have_a_folder_of_their_own(tables, folder):
@@ -74,23 +74,36 @@ def test_records_of_texts_have_a_folder_of_their_own(tables, folder):
     assert tables.pictured() == tables.claimed() == ["text-trec-fine-ours"]
 
 
-def test_claims_do_not_mix_short_records_with_whole_ones(tables, folder, monkeypatch):
-    for name in ("ood-cifar-10-ours", "ood-cifar-10-ours-short", "ood-cifar-10-paper"):
+def test_claims_do_not_mix_protocols(tables, folder, monkeypatch):
+    for name in ("ood-cifar-10-ours", "ood-fashion-mnist-ours", "ood-cifar-10-paper"):
         write(folder, name)
     read = []
     monkeypatch.setattr(tables, "ood_claims", lambda records: read.append([record["config"] for record in records]) or [])
     for name in tables.claimed():
         tables.claim_list(name)
-    found = [[(config["protocol"], config["num_train"]) for config in configs] for configs in read]
-    assert found == [[("ours", None)], [("ours", 10_000)], [("paper", None)]]
+    found = [[config["protocol"] for config in configs] for configs in read]
+    assert found == [["ours", "ours"], ["paper"]]
 
 
-def test_networks_of_short_records_may_be_others(tables, folder):
-    for name, network in (("ood-cifar-10-ours", "abc"), ("shift-cifar-10-ours", "abc"), ("ood-cifar-10-ours-short", "def")):
-        write(folder, name, seeds={"3": part(network)})
+def test_studies_of_one_data_set_have_the_same_networks(tables, folder):
+    for name in ("ood-cifar-10-ours", "shift-cifar-10-ours"):
+        write(folder, name, seeds={"3": part("abc")})
+    write(folder, "ood-cifar-10-paper", seeds={"3": part("def")})
     assert tables.mixed_networks() == []
     write(folder, "marginals-cifar-10-ours", seeds={"3": part("ghi")})
     assert tables.mixed_networks() == ["cifar-10 ours 3"]
+
+
+def test_studies_that_stand_alone_may_have_networks_of_their_own_and_say_so(tables, folder):
+    kept = write(folder, "image-calibration-cifar-10-paper", seeds={"3": part("abc", HMC={"draws": 600})})
+    again = write(folder, "few-vs-many-cifar-10-paper", seeds={"3": part("def")})
+    write(folder, "flow-from-prior-cifar-10-paper", seeds={"3": part("def")})
+    assert tables.mixed_networks() == []
+    assert "trained again, and not the networks of the other tables." in tables.image_notes(again)
+    assert "trained again" not in tables.image_notes(kept)
+    same = write(folder, "flow-from-prior-cifar-10-paper", seeds={"3": part("abc")})
+    assert tables.mixed_networks() == ["cifar-10 paper 3 alone"]
+    assert "trained again" not in tables.image_notes(same)
 
 
 def test_notes_say_what_stands_behind_a_table(tables, folder):
@@ -100,9 +113,7 @@ def test_notes_say_what_stands_behind_a_table(tables, folder):
     assert notes("ood-cifar-10-ours") == (
         "2 networks (seeds 0, 1), means and standard errors; predictions by 20 draws. Data: some images."
     )
-    assert notes("marginals-cifar-10-ours-short", 1) == (
-        "1 network (seed 0); trained on 10,000 images for 20 epochs. Data: some images."
-    )
+    assert notes("marginals-cifar-10-ours", 1) == "1 network (seed 0). Data: some images."
     assert "(seeds 0, 1), means; the record has those of every network;" in notes("shift-cifar-10-ours")
     assert "predictions by 20 draws; of HMC by 600." in notes("shift-cifar-10-paper")
 
@@ -136,7 +147,7 @@ def test_a_table_without_its_record_is_named(tmp_path):
         "tables.unshown = lambda: []\n"
         "tables.main()\n"
     )
-    command = [sys.executable, "-c", code, str(BENCHMARKS), "--check"]
+    command = [sys.executable, "-c", code, str(PAGES), "--check"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     text = "docs/tabular.md wants the table tabular, which has no record. Make that, or take the table out.\n"
     assert (done.returncode, done.stderr) == (1, text)
@@ -151,6 +162,6 @@ def test_a_record_without_a_place_on_a_page_is_named(tmp_path):
         "tables.names = lambda: [*known, 'ood-new-ours']\n"
         "tables.main()\n"
     )
-    command = [sys.executable, "-c", code, str(BENCHMARKS), "--check"]
+    command = [sys.executable, "-c", code, str(PAGES), "--check"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "records must have a table on a page, got none for ood-new-ours\n")
