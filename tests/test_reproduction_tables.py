@@ -13,13 +13,13 @@ from burnish.studies.protocols import BENCHMARKS
 from burnish.studies.records import finite
 from burnish.studies.workspace import VERSION
 
-PAGES = Path(__file__).resolve().parents[1] / "benchmarks"
+SCRIPTS = Path(__file__).resolve().parents[1] / "benchmarks"
 
 
 @pytest.fixture(scope="module")
 def tables():
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(PAGES))
+        patch.syspath_prepend(str(SCRIPTS))
         import reproduction_tables
 
         yield reproduction_tables
@@ -147,7 +147,7 @@ def test_a_table_without_its_record_is_named(tmp_path):
         "tables.unshown = lambda: []\n"
         "tables.main()\n"
     )
-    command = [sys.executable, "-c", code, str(PAGES), "--check"]
+    command = [sys.executable, "-c", code, str(SCRIPTS), "--check"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     text = "docs/tabular.md wants the table tabular, which has no record. Make that, or take the table out.\n"
     assert (done.returncode, done.stderr) == (1, text)
@@ -162,6 +162,6 @@ def test_a_record_without_a_place_on_a_page_is_named(tmp_path):
         "tables.names = lambda: [*known, 'ood-new-ours']\n"
         "tables.main()\n"
     )
-    command = [sys.executable, "-c", code, str(PAGES), "--check"]
+    command = [sys.executable, "-c", code, str(SCRIPTS), "--check"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "records must have a table on a page, got none for ood-new-ours\n")
