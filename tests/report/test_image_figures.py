@@ -21,7 +21,7 @@ PRINTED = "printed in the paper"
 EXPECTED = {
     "image-calibration": (3, [*LAYER, "VB", "CSGHMC"]),
     "ood": (None, [*LAYER, "VB", "CSGHMC"]),
-    "shift": (2, ["MAP", "MAP-Temp", "LA", "LA-Refine-5", "burnish", "refine", "HMC"]),
+    "shift": (2, ["MAP", "MAP-Temp", "LA", "LA-Refine-5", "burnish", "refine", "VB", "CSGHMC", "HMC"]),
     "few-vs-many": (3, ["LA", "recentred LA", "burnish", "HMC", "LA S=960", "MPA"]),
     "flow-from-prior": (2, ["N(0,I)+NF", "LA+NF"]),
     "marginals": (6, ["LA", "LA-Refine-1", "LA-Refine-5", "recentred LA", "HMC"]),
@@ -110,7 +110,10 @@ def test_a_figure_names_its_methods_and_data_and_has_the_same_bytes_each_time(st
     record = make_record(study)
     svg, words = draw(record)
     assert {LABELS.get(name, name) for name in EXPECTED[study][1]} <= set(words)
-    assert words.count(f"CIFAR-10, the paper's protocol, {'seed 0' if study == 'marginals' else '2 seeds'}") == 1
+    seeds = "seed 0" if study == "marginals" else "2 seeds"
+    if "VB" in record["seeds"]["0"].get("rows", {}):
+        seeds += ", 1 of VB and CSGHMC"
+    assert words.count(f"CIFAR-10, the paper's protocol, {seeds}") == 1
     assert any(word.startswith(PRINTED) for word in words) == (study != "marginals")
     assert svg == draw_image_study(json.loads(json.dumps(record)))
 
@@ -177,6 +180,16 @@ def test_distances_below_the_logarithmic_axis_are_pointed_at(draw):
     for row in (row for part in record["seeds"].values() for row in part["rows"].values()):
         row |= {"mmd": 0.5} if "mmd" in row else {}
     assert "below the axis" not in draw(record)[1]
+
+
+def test_networks_far_beyond_those_of_the_last_layer_are_pointed_at(draw):
+    """They would take the room of all others; the number stands beside the arrow."""
+    record = make_record("image-calibration", protocol="ours")
+    assert "1.23" not in draw(record)[1]
+    record["seeds"]["0"]["rows"]["VB"]["few"]["nll"] = 1.234
+    assert draw(record)[1].count("1.23") == 1
+    record["seeds"]["0"]["rows"]["VB"]["few"]["nll"] = 0.234
+    assert "0.23" not in draw(record)[1]
 
 
 def test_negative_distances_have_a_place_in_the_correlation(draw):

@@ -37,7 +37,8 @@ _VISIBLE = 0.01  # of a density's largest value, below which it needs no room
 
 def draw_shift(results: Results) -> str:
     """NLL and calibration error against the level of the shift."""
-    names = [name for name in (MAP, TEMPERATURE, LA, results.flows[-1], BURNISH, REFINE, HMC) if name in results.names]
+    methods = (MAP, TEMPERATURE, LA, results.flows[-1], BURNISH, REFINE, "VB", "CSGHMC", HMC)
+    names = [name for name in methods if name in results.names]
     is_cifar, table = results.config["dataset"] == "cifar-10", "shift_corrupted_cifar10_nll"
     what = "degrees turned" if results.config["dataset"] == "fashion-mnist" else "level of corruption"
     entries: _Styles = {LABELS.get(name, name): line_style(name) for name in names}

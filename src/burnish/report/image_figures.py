@@ -27,6 +27,7 @@ from burnish.report.plots import _INK
 from burnish.studies.data import DATASETS
 from burnish.studies.image_methods import LABELS
 from burnish.studies.image_posteriors import HMC
+from burnish.studies.image_problem import BASELINES
 from burnish.studies.ood import PRINTED_NAMES
 from burnish.studies.summaries import printed_score
 
@@ -39,6 +40,8 @@ _Styles = dict[str, Mapping[str, Any]]
 _DOT: Mapping[str, Any] = {"color": _INK, "marker": "o", "markersize": 5.0, "linestyle": "none"}
 _SQUARE: Mapping[str, Any] = {"marker": "s", "markersize": 3.2}
 _ARROW: Mapping[str, Any] = {"marker": "<", "markersize": 5.5, "clip_on": False}
+_BEYOND: Mapping[str, Any] = {**_ARROW, "marker": ">"}
+_ROOM = 0.6  # of the range of the last layer's NLLs, in which those of networks trained from scratch still have dots
 _SCORES: _Styles = {  # beside the largest probability
     "entropy": {"marker": "|", "markersize": 6.0, "markeredgewidth": 1.1},
     "mutual information": {"marker": "x", "markersize": 3.6, "markeredgewidth": 1.0},
@@ -69,7 +72,7 @@ def _image_calibration(results: Results) -> str:
     entries: _Styles = {"mean ± standard error": _DOT}
     with wide_figure(results.heading, _height(results)) as (figure, svg):
         nll, distance, ece = method_panels(figure, results.names, 3)
-        _draw_scores(nll, results.marks(lambda row: row["few"]["nll"]), known["nll"])
+        _draw_nll(nll, results.marks(lambda row: row["few"]["nll"]), known["nll"])
         nll.set_xlabel(f"NLL by {results.config['few']} draws")
         is_cut = _draw_distances(distance, results, known["mmd"])
         _draw_scores(ece, results.marks(lambda row: row["few"]["ece"], 100.0), known["ece"])
@@ -129,6 +132,22 @@ def _draw_scores(axes: "Axes", marks: Mapping[str, Mark], known: Mapping[str, Ma
         format_log(axes.xaxis)
     else:
         axes.locator_params(axis="x", nbins=4)
+
+
+def _draw_nll(axes: "Axes", marks: Mapping[str, Mark], known: Mapping[str, Mark]) -> None:
+    """On an axis for methods of the last layer; arrows stand for other networks beyond it, which would take its room."""
+    means = [part[name][0] for part in (marks, known) for name in marks if name.lower() not in BASELINES]
+    means = [mean for mean in means if math.isfinite(mean)]
+    high = max(means) + _ROOM * (max(means) - min(means)) if means else math.inf
+    inside = [{name: mark for name, mark in part.items() if not mark[0] > high} for part in (marks, known)]
+    nowhere = dict.fromkeys(marks, (math.nan, 0.0))  # which keep the rows of the others
+    _draw_scores(axes, nowhere | inside[0], nowhere | inside[1])
+    draw_dots(axes, {name: (high if mean > high else math.nan, 0.0) for name, (mean, _) in marks.items()}, **_BEYOND)
+    for row, (mean, _) in enumerate(marks.values()):
+        if mean > high:
+            axes.annotate(
+                f"{mean:.2f}", (high, row), (-6.0, 0.0), textcoords="offset points", ha="right", va="center", fontsize=7.0
+            )
 
 
 def _draw_distances(axes: "Axes", results: Results, known: Mapping[str, Mark]) -> bool:

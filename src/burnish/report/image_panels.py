@@ -115,9 +115,14 @@ class Results:
 
     @property
     def heading(self) -> str:
-        """Data, protocol and number of seeds."""
+        """Data, protocol and number of seeds, and of those methods that have fewer."""
         count = len(self.record["seeds"])
-        return f"{self.subject}, {count} seed{'s' if count > 1 else ''}"
+        fewer: dict[int, list[str]] = {}
+        for name in self.names if "rows" in self.parts[0] else ():
+            if len(self.rows(name)) < count:
+                fewer.setdefault(len(self.rows(name)), []).append(LABELS.get(name, name))
+        others = "".join(f", {number} of {' and '.join(names)}" for number, names in fewer.items())
+        return f"{self.subject}, {count} seed{'s' if count > 1 else ''}{others}"
 
     def rows(self, name: str) -> list[Any]:
         """What the seeds that have it know about a method."""
@@ -155,7 +160,7 @@ def line_style(name: str) -> dict[str, Any]:
     """Of a method's curve: HMC's is broad and below all others, so that what coincides with it is seen to do so."""
     if name == HMC:
         return {"color": "#bdbdbd", "linewidth": 5.0, "zorder": 1.5, "solid_capstyle": "butt"}
-    dashed = name in (TEMPERATURE, flow_name(1))  # which share their colour with another
+    dashed = name in (TEMPERATURE, flow_name(1), "CSGHMC")  # which share their colour with another
     width = {RECENTRED: 2.2, BURNISH: 1.2}.get(name, 1.6)  # often the same, and one above the other
     return {"color": method_colour(name), "linestyle": (0, (3, 1.3)) if dashed else "-", "linewidth": width}
 
