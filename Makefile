@@ -40,9 +40,10 @@ studies: $(READY) ## the four studies of docs/studies.md: records, tables and fi
 	$(MAKE) docs
 
 # DEVICE=cuda: on a GPU this is about an hour with training, on a CPU days
-reproduce: $(READY) ## the image studies on the real data sets (BURNISH_DATA, or a download), by both protocols; then records and pages
+reproduce: $(READY) ## the records of image studies on the real data sets (BURNISH_DATA, or a download), all of them anew; then the pages
 	for dataset in fashion-mnist cifar-10 cifar-100; do for protocol in paper ours; do \
 		for name in image-calibration ood shift few-vs-many flow-from-prior marginals correlation; do \
+			test -e results/images/$$name-$$dataset-$$protocol.json || continue; \
 			$(BIN)/burnish study $$name --dataset $$dataset --protocol $$protocol --device $(or $(DEVICE),cpu) \
 				--work .cache/work --out results/images || exit 1; \
 		done; done; done

@@ -35,7 +35,8 @@ Table = tuple[list[str], list[list[str]]]
 # of the overview
 METHODS = (MAP, TEMPERATURE, LA, flow_name(5), RECENTRED, FLOW, BURNISH, REFINE, HMC, "VB", "CSGHMC")
 _CALIBRATION = ("image-calibration-", "text-")  # studies of every method against HMC
-_ALONE = ("few-vs-many", "flow-from-prior")  # studies whose tables are compared with print alone, and with each other
+# studies whose tables compare methods with each other and with print, and so may be of networks that were trained again
+_ALONE = ("few-vs-many", "flow-from-prior")
 
 
 def names() -> list[str]:
@@ -70,24 +71,27 @@ def part_origins(record: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def mixed_networks() -> list[str]:
-    """Data sets, protocols and seeds for which studies have results of different networks; see `_ALONE`."""
+    """Networks, by data set, protocol or method, and seed, of which studies that must have the same have different ones."""
     digests: dict[str, set[str]] = {}
     for name in names():
         record = read_record(name)
-        config, alone = record["config"], " alone" if record["study"] in _ALONE else ""
+        dataset, protocol = (record["config"][key] for key in ("dataset", "protocol"))
+        kind = f"{protocol} ({' and '.join(_ALONE)})" if record["study"] in _ALONE else protocol
         for seed, part in record["seeds"].items():
-            place = f"{config['dataset']} {config['protocol']} {seed}{alone}"
-            digests.setdefault(place, set()).update({part["network"]} if "network" in part else ())
-    return [place for place, found in digests.items() if len(found) > 1]
+            # those that VB and CSGHMC train serve both protocols
+            for what, found in ((kind, part), *part.get("baselines", {}).items()):
+                if "network" in found:
+                    digests.setdefault(f"{dataset} {what} {seed}", set()).add(found["network"])
+    return [place for place, networks in digests.items() if len(networks) > 1]
 
 
-def _has_other_networks(record: dict[str, Any]) -> bool:
-    """Whether a study is of networks that were trained again, with the same seeds as those of most tables."""
+def _trained_again(record: dict[str, Any]) -> list[str]:
+    """The seeds of which a study has other networks than most tables."""
     name = f"image-calibration-{record['config']['dataset']}-{record['config']['protocol']}"
     if record["study"] not in _ALONE or not has_record(name):
-        return False
+        return []
     usual = read_record(name)["seeds"]
-    return any(seed in usual and part["network"] != usual[seed]["network"] for seed, part in record["seeds"].items())
+    return [seed for seed, part in record["seeds"].items() if seed in usual and part["network"] != usual[seed]["network"]]
 
 
 def image_notes(record: dict[str, Any]) -> str:
@@ -100,12 +104,16 @@ def image_notes(record: dict[str, Any]) -> str:
     lines = [
         f"{count} networks (seeds {', '.join(parts)}){spreads}" if count > 1 else f"1 network (seed {next(iter(parts))})"
     ]
-    if _has_other_networks(record):
-        lines.append("trained again, and not the networks of the other tables")
+    again = _trained_again(record)
+    if again:
+        why = "trained again, as a seed does not fix a network on a GPU"
+        lines.append(f"not the networks of most tables: seeds {', '.join(again)} {why}")
     baselines = [kind.upper() for kind in BASELINES if any(kind in part.get("baselines", {}) for part in parts.values())]
     if baselines:
         whole = ", trained on the validation points too" if config["protocol"] == "ours" else ""
         lines.append(f"{' and '.join(baselines)} of seeds {', '.join(map(str, config['baseline_seeds']))}{whole}")
+    if "VB" in baselines and BENCHMARKS[config["dataset"]].variational(1).kl_weight == 0.0:
+        lines.append("VB without its divergence")
     lines += _draws(record)
     if any("source" in part for part in parts.values()):
         lines.append("from the record of image-calibration")

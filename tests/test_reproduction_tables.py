@@ -99,11 +99,22 @@ def test_studies_that_stand_alone_may_have_networks_of_their_own_and_say_so(tabl
     again = write(folder, "few-vs-many-cifar-10-paper", seeds={"3": part("def")})
     write(folder, "flow-from-prior-cifar-10-paper", seeds={"3": part("def")})
     assert tables.mixed_networks() == []
-    assert "trained again, and not the networks of the other tables." in tables.image_notes(again)
+    assert "not the networks of most tables: seeds 3 trained again, as a seed does not fix" in tables.image_notes(again)
     assert "trained again" not in tables.image_notes(kept)
     same = write(folder, "flow-from-prior-cifar-10-paper", seeds={"3": part("abc")})
-    assert tables.mixed_networks() == ["cifar-10 paper 3 alone"]
+    assert tables.mixed_networks() == ["cifar-10 paper (few-vs-many and flow-from-prior) 3"]
     assert "trained again" not in tables.image_notes(same)
+
+
+def test_both_protocols_have_the_same_networks_of_vb_and_csghmc(tables, folder):
+    def with_baseline(network):
+        return {"3": part("abc") | {"baselines": {"vb": {"network": network}}}}
+
+    write(folder, "ood-cifar-10-ours", seeds=with_baseline("vb one"))
+    write(folder, "shift-cifar-10-paper", seeds=with_baseline("vb one"))
+    assert tables.mixed_networks() == []
+    write(folder, "shift-cifar-10-paper", seeds=with_baseline("vb two"))
+    assert tables.mixed_networks() == ["cifar-10 vb 3"]
 
 
 def test_notes_say_what_stands_behind_a_table(tables, folder):
@@ -116,6 +127,14 @@ def test_notes_say_what_stands_behind_a_table(tables, folder):
     assert notes("marginals-cifar-10-ours", 1) == "1 network (seed 0). Data: some images."
     assert "(seeds 0, 1), means; the record has those of every network;" in notes("shift-cifar-10-ours")
     assert "predictions by 20 draws; of HMC by 600." in notes("shift-cifar-10-paper")
+
+
+@pytest.mark.parametrize(("dataset", "says_so"), [("cifar-10", True), ("cifar-100", True), ("fashion-mnist", False)])
+def test_notes_say_where_vb_has_no_divergence(tables, folder, dataset, says_so):
+    parts = {"3": part("abc") | {"baselines": {"vb": {"network": "vb"}}}}
+    record = write(folder, f"ood-{dataset}-ours", seeds=parts)
+    record["config"]["baseline_seeds"] = [3]
+    assert ("; VB without its divergence;" in tables.image_notes(record)) == says_so
 
 
 def test_records_that_are_missing_damaged_or_old_are_named(tables, folder):

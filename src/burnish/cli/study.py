@@ -36,7 +36,7 @@ def study(
     ] = None,
     protocol: Annotated[
         str | None,
-        typer.Option(help="Of an image study: paper, to the letter, or ours (if not given), without its defects."),
+        typer.Option(help="Of an image study: paper, defects included, or ours (if not given), without them."),
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu (if not given) or cuda.")] = None,
     data: Annotated[str | None, typer.Option(help="Folder with data sets; see `burnish data`.")] = None,
@@ -50,8 +50,8 @@ def study(
         bool,
         typer.Option(
             "--extend",
-            help="Of an image study: keep what the record in OUT has, and add what it lacks. What correlation has comes "
-            "from the record of image-calibration.",
+            help="Of an image study: keep what the record in OUT has, and add seeds that it lacks, with --baselines also "
+            "VB and CSGHMC. What correlation has comes from the record of image-calibration.",
         ),
     ] = False,
     short: Annotated[

@@ -73,7 +73,7 @@ def record_image_study(
         dataset: one of `datasets_of(name)`, the first when not given.
         seeds: of the networks; those of the data set's tables when not given.
         baseline_seeds: of those for which VB and CSGHMC train networks from scratch; the first two when not given.
-        protocol: "paper" for the paper's to the letter, "ours" for one without its defects.
+        protocol: "paper" for the paper's, defects included, "ours" for one without them.
         device: where networks are trained and posteriors fitted.
         data: folder with the data sets: see `load_images`.
         work: folder that keeps networks, draws and results of seeds, for this study and others, now and later.
