@@ -17,7 +17,9 @@ from typing import Any
 from burnish.studies.all_layer import claims as all_layer_claims
 from burnish.studies.all_layer import subspace_summary
 from burnish.studies.costs import claims as cost_claims
+from burnish.studies.protocols import BENCHMARKS
 from burnish.studies.records import STUDIES, summarise
+from burnish.studies.summaries import printed_score
 from burnish.studies.tabular import at_ends
 from committed import read_record
 from paper_tables import PAPER_TABLES
@@ -97,6 +99,22 @@ def control_variate() -> str:
     ]
     ratio = f"\n\nCost of a step at 60,000 points over that at 6,000: {record['results']['cost_ratio']:.2f}."
     return markdown(["variance relative to a plain batch", "log posterior", "gradient"], rows) + ratio + _origin(record)
+
+
+def vb_divergence() -> str:
+    """Scores of the paper's VB with its divergence and without, beside what it prints."""
+    record = read_record("vb-divergence")
+    shown = {"nll": (4, 1.0), "accuracy": (1, 100.0), "brier": (4, 1.0)}
+    rows, origins = [], []
+    for dataset, ways in record["results"].items():
+        title = BENCHMARKS[dataset].title
+        for way, row in ways.items():
+            cells = [f"{row[key] * scale:.{digits}f}" for key, (digits, scale) in shown.items()]
+            rows.append([f"{title}: {way}", *cells, f"{100.0 * row['ece']:.1f}"])
+            origins.append(row["origin"])
+        known = [printed_score(dataset, "VB", key) for key in shown]
+        rows.append(["  printed", *(f"{value.mean:g}" if value else "" for value in known), ""])
+    return markdown(["divergence", "NLL", "accuracy, %", "Brier", "ECE, %"], rows) + _origin({"origins": origins})
 
 
 def evidence_gap() -> str:
@@ -393,6 +411,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "compositions": compositions,
     "control-variate": control_variate,
     "evidence-gap": evidence_gap,
+    "vb-divergence": vb_divergence,
     "hmc-weights": hmc_weights,
     "hmc-predictions": hmc_predictions,
     "verdicts": verdicts,
@@ -449,7 +468,7 @@ def main() -> None:
         sys.exit(f"records must have a table on a page, got none for {', '.join(lost)}")
     mixed = mixed_networks()
     if mixed:
-        sys.exit(f"records of one data set and protocol must be of the same networks, got others for {', '.join(mixed)}")
+        sys.exit(f"records of one data set must be of the same networks, got different ones for {', '.join(mixed)}")
     stale = []
     for page in pages():
         text, name = page.read_text(), str(page.relative_to(ROOT))

@@ -39,23 +39,22 @@ class Benchmark:
     seeds: tuple[int, ...]
 
     def variational(self, num_points: int) -> Recipe:
-        """The paper's VB, as in its code: a KL divergence a tenth of its size, and means that start at random.
+        """The paper's VB, as in its code but for the divergence of wide networks; its means start at random.
 
-        The prior is meant to stand for the weight decay, but its variance is taken for a standard deviation: hence the
-        square of its precision. Flipout reaches the first and the last layer of the wide network alone: here it has none.
-        Convolutions around blocks have plain weights. Releases of the library behind that code differ in whether a layer's
-        divergence is a sum or a mean over its weights, which leaves next to nothing of it. The printed scores are near
-        those of sums for the small network, and of none for the wide one.
+        The divergence is a tenth of its size. Its prior is meant to stand for the weight decay, but the variance is taken
+        for a standard deviation: hence the square of its precision. Wide networks have no divergence, which is as good as a
+        mean over weights in place of a sum: see docs/decisions/0020. Flipout reaches their first and last layers alone: here
+        they have none of that, either. Convolutions around blocks have plain weights.
         """
-        wide = self.architecture == "wide-resnet"
+        small = self.architecture == "lenet"
         return replace(
             self.recipe,
             weight_decay=0.0,
             initial_std=0.05,
             mean_spread=0.1,
-            kl_weight=0.0 if wide else 0.1,
+            kl_weight=0.1 if small else 0.0,
             prior_precision=(self.recipe.weight_decay * num_points) ** 2,
-            estimator="flipout" if self.architecture == "lenet" else "plain",
+            estimator="flipout" if small else "plain",
         )
 
     def cyclical(self, num_points: int) -> Recipe:
