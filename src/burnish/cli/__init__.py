@@ -1,5 +1,6 @@
 """The command line: `burnish COMMAND`."""
 
+import inspect
 from typing import Annotated
 
 import typer
@@ -36,5 +37,9 @@ def main(
 
 
 app.command("demo", short_help="From a trained network to a report, on data that comes along.")(demo.demo)
-app.command("study", short_help="One of the paper's studies: a table, a figure and a record.")(study.study)
+app.command(
+    "study",
+    short_help="One of the paper's studies: a table, a figure and a record.",
+    help=(inspect.getdoc(study.study) or "").replace("\n\n", "\n\n\b\n"),  # click leaves lines after a backspace as they are
+)(study.study)
 app.add_typer(data.app, name="data", short_help="Public image data sets: list, fetch and verify them.")

@@ -32,7 +32,10 @@ def study(
         ),
     ] = None,
     baselines: Annotated[
-        str | None, typer.Option(help="Seeds for VB and CSGHMC, trained from scratch: two, if not given; none for none.")
+        str | None,
+        typer.Option(
+            help="Seeds for VB and CSGHMC, trained from scratch: two if not given, with --extend none; none for none."
+        ),
     ] = None,
     protocol: Annotated[
         str | None,
@@ -70,26 +73,26 @@ def study(
     """Repeat one of the paper's studies, and write its record, its table and its figure.
 
     In minutes, without data:
-    logistic-integral: Monte Carlo and the probit approximation for the average of a sigmoid over a Gaussian.
-    linearised-vs-mc: one Gaussian over a regression network's weights, sampled and linearised, with HMC as the judge.
-    mpa-vs-mc: confidence of a classification network by sampling and by the multi-class probit approximation.
-    toy-logistic: posteriors of two weights, and their distances to HMC.
+      logistic-integral  averages of a sigmoid over a Gaussian, by draws and probit
+      linearised-vs-mc   a regression network, sampled and linearised
+      mpa-vs-mc          confidence by draws and by multi-class probit
+      toy-logistic       posteriors of two weights, and their distances to HMC
 
-    On images, for each of several networks; what was interrupted goes on, and what is there is not made again:
-    image-calibration: every method on test images, and its distance to HMC.
-    ood: images of other data sets told from test images by how sure a method is.
-    shift: test images turned or corrupted more and more.
-    few-vs-many: many draws of a poor posterior against few of a good one.
-    flow-from-prior: the paper's flow from a standard normal in place of a Laplace posterior.
-    marginals: densities of single weights under each posterior.
-    correlation: distance to HMC against NLL over all methods; with --extend, from a record of image-calibration in OUT too.
-    text: as image-calibration, on texts.
+    On images or texts, for several networks; what was interrupted goes on:
+      image-calibration  every method on test images, and its distance to HMC
+      ood                images of other data sets told from test images
+      shift              test images turned or corrupted more and more
+      few-vs-many        many draws of a poor posterior against few of a good one
+      flow-from-prior    the paper's flow from a standard normal, not from Laplace
+      marginals          densities of single weights under each posterior
+      correlation        distance to HMC against NLL over all methods
+      text               every method on test texts, and its distance to HMC
 
     In parts that are kept, of the paper and beyond it:
-    all-layer: the paper's table of all layers of a small network, beside other posteriors and HMC.
-    few-shot: a last layer fitted to 20 to 2,000 held-out points, against HMC.
-    tabular: networks on small tables, against dropout, ensembles and temperature scaling.
-    costs: seconds and ELBOs of refinement by classes, points and parameters.
+      all-layer          the paper's table of all layers of a small network
+      few-shot           a last layer fitted to 20 to 2,000 held-out points
+      tabular            small tables: dropout, ensembles, temperature scaling
+      costs              seconds and ELBOs by classes, points and parameters
     """
     from burnish.studies.data import TEXTS
     from burnish.studies.image_studies import IMAGE_STUDIES
