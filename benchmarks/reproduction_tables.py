@@ -112,7 +112,7 @@ def image_notes(record: dict[str, Any]) -> str:
     if baselines:
         whole = ", trained on the validation points too" if config["protocol"] == "ours" else ""
         lines.append(f"{' and '.join(baselines)} of seeds {', '.join(map(str, config['baseline_seeds']))}{whole}")
-    if "VB" in baselines and BENCHMARKS[config["dataset"]].variational(1).kl_weight == 0.0:
+    if "VB" in baselines and BENCHMARKS[config["dataset"]].kl_weight == 0.0:
         lines.append("VB without its divergence")
     lines += _draws(record)
     if any("source" in part for part in parts.values()):
@@ -147,10 +147,10 @@ def claimed() -> list[str]:
     """Data sets with protocols, and "ood" with protocols, whose records say whether something holds."""
     calibrated = [name.removeprefix("image-calibration-") for name in names() if name.startswith("image-calibration-")]
     calibrated += [name for name in names() if name.startswith("text-") and name.endswith("-ours")]
-    return calibrated + sorted({f"ood-{_way(name)}" for name in names() if name.startswith("ood-")})
+    return calibrated + sorted({f"ood-{_protocol_of(name)}" for name in names() if name.startswith("ood-")})
 
 
-def _way(name: str) -> str:
+def _protocol_of(name: str) -> str:
     """The protocol of a record, from its name."""
     return name.rsplit("-", 1)[1]
 
@@ -158,7 +158,10 @@ def _way(name: str) -> str:
 def claim_list(name: str) -> str:
     """What a record, or for "ood" all records of one protocol, show."""
     if name.startswith("ood-"):
-        claims = ood_claims([read_record(each) for each in names() if each.startswith("ood-") and _way(each) == _way(name)])
+        protocol = _protocol_of(name)
+        claims = ood_claims(
+            [read_record(each) for each in names() if each.startswith("ood-") and _protocol_of(each) == protocol]
+        )
     else:
         claims = calibration_claims(read_record(name if name.startswith("text-") else f"image-calibration-{name}"))
     return claim_lines(claims)
@@ -214,7 +217,7 @@ def _judges() -> Table:
         precisions = [part["target"]["precision"] for part in parts]
         rows.append(
             [
-                f"{title}, {_way(name)}",
+                f"{title}, {_protocol_of(name)}",
                 f"{parts[0]['target']['parameters']:,}",
                 " to ".join(f"{value:g}" for value in sorted({min(precisions), max(precisions)})),
                 f"{config['num_chains']:,}",

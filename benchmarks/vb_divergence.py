@@ -58,7 +58,6 @@ def main() -> None:
     """Adds one data set to the record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dataset", default="fashion-mnist", choices=("fashion-mnist", "cifar-10", "cifar-100"))
-    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--data", type=Path, help="folder with the data; a downloaded copy if not given")
     parser.add_argument("--work", type=Path, default=Path(".cache") / "vb-divergence")
@@ -67,12 +66,12 @@ def main() -> None:
     device, source = torch.device(options.device), data_source(options.dataset, "paper", options.data, False)
     settings = ImageSettings.usual(options.dataset, "paper")
     results = json.loads(options.out.read_bytes())["results"] if options.out.exists() else {}
-    known = results.setdefault(options.dataset, {})
-    for way in options.ways:
+    results[options.dataset] = known = {}
+    for way, weight in WAYS.items():
         workspace = Workspace(options.work / way)
-        known[way] = score(Trial(options.dataset, "paper", settings, source, workspace, device, kl_weight=WAYS[way]))
+        known[way] = score(Trial(options.dataset, "paper", settings, source, workspace, device, kl_weight=weight))
     shown = ("accuracy", "nll", "brier", "ece")
-    print_table([{"divergence": way, **{key: known[way][key] for key in shown}} for way in known])
+    print_table([{"divergence": way, **{key: row[key] for key in shown}} for way, row in known.items()])
     write_record(options.out, {"seed": SEED, "draws": DRAWS, "weights": WAYS}, results, device)
 
 

@@ -38,23 +38,26 @@ class Benchmark:
     """Data sets that are not of this kind, to be told from it."""
     seeds: tuple[int, ...]
 
+    @property
+    def kl_weight(self) -> float:
+        """Of VB's divergence: the paper's on the small network, none on wide ones, for which see docs/decisions/0020."""
+        return 0.1 if self.architecture == "lenet" else 0.0
+
     def variational(self, num_points: int) -> Recipe:
         """The paper's VB, as in its code but for the divergence of wide networks; its means start at random.
 
-        The divergence is a tenth of its size. Its prior is meant to stand for the weight decay, but the variance is taken
-        for a standard deviation: hence the square of its precision. Wide networks have no divergence, which is as good as a
-        mean over weights in place of a sum: see docs/decisions/0020. Flipout reaches their first and last layers alone: here
-        they have none of that, either. Convolutions around blocks have plain weights.
+        The prior is meant to stand for the weight decay, but its variance is taken for a standard deviation: hence the
+        square of its precision. Flipout reaches the first and the last layer of the wide network alone: here it has none.
+        Convolutions around blocks have plain weights.
         """
-        small = self.architecture == "lenet"
         return replace(
             self.recipe,
             weight_decay=0.0,
             initial_std=0.05,
             mean_spread=0.1,
-            kl_weight=0.1 if small else 0.0,
+            kl_weight=self.kl_weight,
             prior_precision=(self.recipe.weight_decay * num_points) ** 2,
-            estimator="flipout" if small else "plain",
+            estimator="flipout" if self.architecture == "lenet" else "plain",
         )
 
     def cyclical(self, num_points: int) -> Recipe:
