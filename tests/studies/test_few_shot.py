@@ -7,7 +7,7 @@ import pytest
 
 from burnish.report.few_shot_figure import draw_few_shot
 from burnish.studies import few_shot
-from burnish.studies.few_shot import by_count, claims, record_few_shot
+from burnish.studies.few_shot import by_count, claims, few_ratio, record_few_shot
 from burnish.studies.few_shot_methods import ADAPTED, METHODS, SCRATCH, TARGETS, Settings
 from burnish.studies.image_posteriors import FLOW, HMC, RECENTRED
 from burnish.studies.records import summarise
@@ -77,11 +77,17 @@ def test_claims_follow_the_record(small: Any) -> None:
         part["judge"]["largest_tv"] = 1.0
         part["rows"][HMC]["fit"]["nested_rhat"] = 1.005
         part["rows"]["burnish"]["few"]["nll"] = part["rows"]["MAP-Temp"]["few"]["nll"] - 0.1
+        for name in (RECENTRED, FLOW, "burnish"):
+            part["rows"][name]["tv_few"] = 1.05 * part["rows"][HMC]["tv_few"]
     assert all(claim.holds for claim in claims(record))
     part["rows"][RECENTRED]["tv"] = 1.1
     part["rows"][HMC]["fit"]["nested_rhat"] = 1.02
-    assert about(f"{SCRATCH}: predictions of recentred") == [False]
-    assert about(f"{ADAPTED}: predictions of recentred") == [True]
+    assert about(f"{SCRATCH}: 32 draws of recentred") == [False]
+    assert about(f"{ADAPTED}: 32 draws of recentred") == [True]
+    part["rows"][FLOW]["tv_few"] = 1.2 * part["rows"][HMC]["tv_few"]  # and 1.05 times on the other network
+    assert about(f"{SCRATCH}: 8 draws of burnish, flow") == [False]
+    assert about(f"{SCRATCH}: 8 draws of recentred") == [True]
+    assert few_ratio([part, by_count(record, SCRATCH)[60][0]], FLOW) == pytest.approx(1.125)
     assert about("HMC has converged") == [False]
     for worse in by_count(record, ADAPTED)[60]:
         worse["rows"]["burnish"]["few"]["nll"] += 0.2

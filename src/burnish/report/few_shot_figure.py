@@ -1,45 +1,60 @@
-"""The figure of the study of few points: distances to HMC and NLL against their number."""
+"""The figure of the study of few points: what predictions are away from HMC's, and NLL, against their number."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from burnish.report.image_panels import BAND, draw_curve, format_log, legend_outside, line_style, wide_figure
-from burnish.studies.few_shot import by_count
+from burnish.report.image_panels import BAND, draw_curve, format_log, legend_outside, line_style, method_colour, wide_figure
+from burnish.studies.few_shot import NEAR, by_count
 from burnish.studies.few_shot_methods import METHODS, SCRATCH, TARGETS
 from burnish.studies.image_methods import LABELS, MAP
-from burnish.studies.image_posteriors import BURNISH, FLOW, RECENTRED
+from burnish.studies.image_posteriors import BURNISH, FLOW, HMC, LA, RECENTRED
 from burnish.studies.protocols import BENCHMARKS
 
 __all__ = ["draw_few_shot"]
 
 
 def draw_few_shot(record: Mapping[str, Any]) -> str:
-    """For each target, total variation to HMC with the range of HMC's own halves, and NLL; as SVG text."""
+    """For each target: distances of many draws and of few to HMC, with what HMC itself has, and NLL; as SVG text."""
     names = [name for name in METHODS if name != MAP]  # whose NLL the points do not change
-    entries: dict[str, Mapping[str, Any]] = {LABELS.get(name, name): line_style(name) for name in names}
+    entries = {LABELS.get(name, name): _style(name) for name in names}
     config = record["config"]
+    few, many = config["few"], config["num_draws"]
     heading = f"{BENCHMARKS[config['dataset']].title}: a last layer fitted to few held-out points"
-    with wide_figure(heading, 5.6) as (figure, svg):
-        panels = figure.subplots(len(TARGETS), 2, squeeze=False)
-        for (left, right), kind in zip(panels, TARGETS, strict=True):
+    with wide_figure(heading, 4.8) as (figure, svg):
+        panels = figure.subplots(len(TARGETS), 3, squeeze=False)
+        for (left, middle, right), kind in zip(panels, TARGETS, strict=True):
             groups = by_count(record, kind)
             counts = list(groups)
             ranges = [max(part["judge"]["largest_tv"] for part in parts) for parts in groups.values()]
             left.fill_between(counts, 0.0, ranges, color=BAND, linewidth=0, zorder=1.0)
-            for axes, methods in ((left, (RECENTRED, FLOW, BURNISH)), (right, names)):
+            middle.axhspan(1.0 / NEAR, NEAR, color=BAND, linewidth=0, zorder=1.0)
+            kinds: list[tuple[Any, list[str], Callable[[Mapping[str, Any], str], float]]] = [
+                (left, [RECENTRED, FLOW, BURNISH], lambda rows, name: rows[name]["tv"]),
+                (middle, [RECENTRED, FLOW, BURNISH], lambda rows, name: rows[name]["tv_few"] / rows[HMC]["tv_few"]),
+                (right, names, lambda rows, name: rows[name]["few"]["nll"]),
+            ]
+            for axes, methods, pick in kinds:
                 for name in methods:
-                    found = [[part["rows"][name] for part in parts] for parts in groups.values()]
-                    values = [[row["tv"] if axes is left else row["few"]["nll"] for row in rows] for rows in found]
-                    curves = [list(curve) for curve in zip(*values, strict=True)]
-                    draw_curve(axes, counts, curves, 1.0, **line_style(name))
-            left.set(xscale="log", yscale="log", ylabel="TV to HMC", title=kind)
-            right.set(xscale="log", ylabel="NLL", title=kind)
-            if kind == SCRATCH:  # where it falls by a factor
+                    values = [[pick(part["rows"], name) for part in parts] for parts in groups.values()]
+                    draw_curve(axes, counts, [list(curve) for curve in zip(*values, strict=True)], 1.0, **_style(name))
+                axes.set(xscale="log", xlabel="points N")
+                format_log(axes.xaxis)
+            left.set(yscale="log", ylabel=f"{kind}\n\nTV to HMC")
+            if kind == SCRATCH:  # where they change by a factor
+                middle.set_yscale("log")
                 right.set_yscale("log")
-                format_log(right.yaxis)
-            format_log(left.yaxis)
-        for axes in panels.flat:
-            axes.set_xlabel("points N")
-            format_log(axes.xaxis)
-        legend_outside(figure, entries)
+            low, high = middle.get_ylim()
+            middle.set_ylim(min(low, 0.8), max(high, 1.25))
+            for axes in (left, middle, right):
+                if axes.get_yscale() == "log":
+                    format_log(axes.yaxis)
+        titles = (f"{many} draws", f"{few} draws, by {few} of HMC", f"NLL of {few} draws")
+        for axes, title in zip(panels[0], titles, strict=True):
+            axes.set_title(title)
+        legend_outside(figure, entries, ncols=5)
     return svg()
+
+
+def _style(name: str) -> dict[str, Any]:
+    """Here the Gaussian at the mode is far from the flow over it, and the colour of LA is free."""
+    return line_style(name) | ({"color": method_colour(LA)} if name == RECENTRED else {})
