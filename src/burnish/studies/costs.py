@@ -52,7 +52,7 @@ class Settings:
     prior_precision: float = 40.0
     num_samples: int = 2
     """Of refinement, at each step: it is the cost of a step that is bounded here."""
-    num_steps: int = 100
+    num_steps: int = 60
     repetitions: int = 3
     slow_parameters: int = 1_000_000
     """From which on one repetition must do."""
