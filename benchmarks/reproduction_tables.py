@@ -35,8 +35,9 @@ Table = tuple[list[str], list[list[str]]]
 # of the overview
 METHODS = (MAP, TEMPERATURE, LA, flow_name(5), RECENTRED, FLOW, BURNISH, REFINE, HMC, "VB", "CSGHMC")
 _CALIBRATION = ("image-calibration-", "text-")  # studies of every method against HMC
-# studies whose tables compare methods with each other and with print, and so may be of networks that were trained again
-_ALONE = ("few-vs-many", "flow-from-prior")
+# studies whose tables compare methods with each other and with print, and so may be of networks that were trained again,
+# and which of them have the same
+_ALONE = dict.fromkeys(("few-vs-many", "flow-from-prior"), "few-vs-many and flow-from-prior") | {"marginals": "marginals"}
 
 
 def names() -> list[str]:
@@ -76,7 +77,8 @@ def mixed_networks() -> list[str]:
     for name in names():
         record = read_record(name)
         dataset, protocol = (record["config"][key] for key in ("dataset", "protocol"))
-        kind = f"{protocol} ({' and '.join(_ALONE)})" if record["study"] in _ALONE else protocol
+        group = _ALONE.get(record["study"])
+        kind = protocol if group is None else f"{protocol} ({group})"
         for seed, part in record["seeds"].items():
             # those that VB and CSGHMC train serve both protocols
             for what, found in ((kind, part), *part.get("baselines", {}).items()):

@@ -90,7 +90,7 @@ def test_studies_of_one_data_set_have_the_same_networks(tables, folder):
         write(folder, name, seeds={"3": part("abc")})
     write(folder, "ood-cifar-10-paper", seeds={"3": part("def")})
     assert tables.mixed_networks() == []
-    write(folder, "marginals-cifar-10-ours", seeds={"3": part("ghi")})
+    write(folder, "correlation-cifar-10-ours", seeds={"3": part("ghi")})
     assert tables.mixed_networks() == ["cifar-10 ours 3"]
 
 
@@ -98,6 +98,7 @@ def test_studies_that_stand_alone_may_have_networks_of_their_own_and_say_so(tabl
     kept = write(folder, "image-calibration-cifar-10-paper", seeds={"3": part("abc", HMC={"draws": 600})})
     again = write(folder, "few-vs-many-cifar-10-paper", seeds={"3": part("def")})
     write(folder, "flow-from-prior-cifar-10-paper", seeds={"3": part("def")})
+    write(folder, "marginals-cifar-10-paper", seeds={"3": part("ghi")})
     assert tables.mixed_networks() == []
     assert "not the networks of most tables: seeds 3 trained again, as a seed does not fix" in tables.image_notes(again)
     assert "trained again" not in tables.image_notes(kept)

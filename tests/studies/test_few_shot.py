@@ -79,6 +79,8 @@ def test_claims_follow_the_record(small: Any) -> None:
         part["rows"]["burnish"]["few"]["nll"] = part["rows"]["MAP-Temp"]["few"]["nll"] - 0.1
         for name in (RECENTRED, FLOW, "burnish"):
             part["rows"][name]["tv_few"] = 1.05 * part["rows"][HMC]["tv_few"]
+        for name in (RECENTRED, FLOW, HMC):
+            part["rows"][name]["few"]["nll"] = part["rows"]["burnish"]["few"]["nll"]
     assert all(claim.holds for claim in claims(record))
     part["rows"][RECENTRED]["tv"] = 1.1
     part["rows"][HMC]["fit"]["nested_rhat"] = 1.02
@@ -89,6 +91,9 @@ def test_claims_follow_the_record(small: Any) -> None:
     assert about(f"{SCRATCH}: 8 draws of recentred") == [True]
     assert few_ratio([part, by_count(record, SCRATCH)[60][0]], FLOW) == pytest.approx(1.125)
     assert about("HMC has converged") == [False]
+    part["rows"][FLOW]["few"]["nll"] *= 1.1
+    assert about(f"{SCRATCH}: NLL of 8 draws of burnish, flow") == [False]
+    assert about(f"{SCRATCH}: NLL of 8 draws of burnish, auto") == [True]
     for worse in by_count(record, ADAPTED)[60]:
         worse["rows"]["burnish"]["few"]["nll"] += 0.2
     assert about("60 points: NLL") == [False]

@@ -36,6 +36,7 @@ __all__ = ["NEAR", "Settings", "by_count", "claims", "few_ratio", "record_few_sh
 _STUDY, _PROTOCOL = "few-shot", "ours"  # whose held-out points are of the training set, and all test points are unseen
 _SEEDS = (0, 1, 2)
 NEAR = 1.1  # of what few draws of HMC are away from it: no prediction by few draws is told from HMC's by less
+SAME_NLL = 0.03  # relative: what a handful of networks can tell
 
 
 def record_few_shot(
@@ -125,6 +126,12 @@ def few_ratio(parts: Sequence[Mapping[str, Any]], name: str) -> float:
     return statistics.fmean(part["rows"][name]["tv_few"] / part["rows"][HMC]["tv_few"] for part in parts)
 
 
+def _nll_gap(parts: Sequence[Mapping[str, Any]], name: str) -> float:
+    """Of few draws, relative to as many of HMC's own, each the mean over networks."""
+    own, exact = (statistics.fmean(part["rows"][method]["few"]["nll"] for part in parts) for method in (name, HMC))
+    return own / exact - 1.0
+
+
 def summary(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Header and rows: NLL by few draws of every method for each target and number of points, and distances to HMC."""
     compared = (RECENTRED, FLOW, BURNISH)
@@ -158,6 +165,11 @@ def claims(record: Mapping[str, Any]) -> list[Claim]:
         draws = record["config"]["num_draws"]
         statement = f"{kind}: {draws} draws of {label} predict as near to HMC as HMC's to its own (99 % range)"
         found.append(Claim(statement, ", ".join(lines), all(holds)))
+    for kind, name, label in compared:
+        gaps = {count: _nll_gap(parts, name) for count, parts in by_count(record, kind).items()}
+        statement = f"{kind}: NLL of {few} draws of {label} is that of {few} of HMC's, within {100.0 * SAME_NLL:g} %"
+        texts = ", ".join(f"{count:,} points {100.0 * gap:+.1f} %" for count, gap in gaps.items())
+        found.append(Claim(statement, texts, max(map(abs, gaps.values())) <= SAME_NLL))
     for count, parts in by_count(record, ADAPTED).items():
         gains = [part["rows"][BURNISH]["few"]["nll"] - part["rows"][TEMPERATURE]["few"]["nll"] for part in parts]
         label = LABELS.get(BURNISH, BURNISH)
