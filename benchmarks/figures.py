@@ -24,6 +24,7 @@ from burnish.report.image_figures import draw_image_study
 from burnish.report.study_figures import draw_study
 from burnish.studies.records import STUDIES
 from committed import read_record
+from reproduction_figure import draw_reproduction
 from reproduction_tables import few_shot_sets, pictured
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "figures"
@@ -87,7 +88,7 @@ def average(pairs: Iterable[tuple[float, float]]) -> tuple[float, float]:
 
 
 def overview() -> str:
-    """The README's figure as SVG text."""
+    """The figure of the page on benchmarks as SVG text."""
     with matplotlib.rc_context(STYLE):
         canvas = Figure(figsize=(10, 3.9), layout="constrained")
         left, right = canvas.subplots(1, 2)
@@ -105,7 +106,8 @@ def figures() -> dict[str, str]:
     few = {f"few-shot-{name}.svg": draw_few_shot(read_record(f"few-shot-{name}")) + "\n" for name in few_shot_sets()}
     layers = {"all-layer.svg": draw_all_layer(read_record("all-layer")) + "\n"}
     costs = {"costs.svg": draw_costs(read_record("costs")) + "\n"}
-    return {"overview.svg": overview(), **studies, **images, **few, **layers, **costs}
+    whole = {"reproduction.svg": draw_reproduction() + "\n", "overview.svg": overview()}
+    return {**whole, **studies, **images, **few, **layers, **costs}
 
 
 def main() -> None:

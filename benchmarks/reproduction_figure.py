@@ -1,0 +1,74 @@
+"""The figure of the opening page: on every data set, how far each posterior is from HMC, and how well it predicts."""
+
+import statistics
+from collections.abc import Iterable
+from typing import Any
+
+from burnish.report.image_panels import BAND, legend_outside, method_colour, wide_figure
+from burnish.studies.data import TEXTS
+from burnish.studies.image_methods import LABELS, MAP, TEMPERATURE
+from burnish.studies.image_posteriors import FLOW, HMC, LA, RECENTRED, REFINE, flow_name
+from burnish.studies.protocols import BENCHMARKS
+from burnish.studies.summaries import method_rows
+from committed import read_record
+
+__all__ = ["draw_reproduction"]
+
+_POSTERIORS = (LA, flow_name(5), RECENTRED, FLOW)
+_MARGIN = 0.3  # percent of HMC's NLL within which another counts as the same
+# of the axis that is linear around nothing, and logarithmic beyond
+_SMALL_MMD, _SMALL_PERCENT = 1e-4, 1.0
+_STYLES: dict[str, dict[str, Any]] = {
+    MAP: {"marker": "x", "color": "#3a3a3a"},
+    TEMPERATURE: {"marker": "s", "color": method_colour(TEMPERATURE), "markersize": 3.5},
+    LA: {"marker": "o", "color": method_colour(LA)},
+    flow_name(5): {"marker": "o", "color": method_colour(flow_name(5))},
+    RECENTRED: {"marker": "o", "color": method_colour(RECENTRED)},
+    FLOW: {"marker": "o", "color": "#0a4f9e"},
+    REFINE: {"marker": "D", "color": method_colour(REFINE), "markersize": 3.5},
+}
+
+
+def draw_reproduction() -> str:
+    """Squared MMD to HMC and NLL relative to HMC's, by our protocol, means over networks; as SVG text."""
+    records = {benchmark.title: _record(dataset) for dataset, benchmark in BENCHMARKS.items()}
+    names = list(_STYLES)
+    heading = f"{len(records)} data sets: how far from the exact posterior, and what that means for predictions"
+    with wide_figure(heading, 4.6) as (figure, svg):
+        left, right = figure.subplots(1, 2, sharey=True)
+        for row, record in enumerate(records.values()):
+            parts = list(record["seeds"].values())
+            low, high = (statistics.fmean(part["judge"]["range"][side] for part in parts) for side in (0, 1))
+            left.barh(row, high - low, left=low, height=0.8, color=BAND, zorder=1.0)
+            exact = _nll(method_rows(parts, HMC))
+            for number, name in enumerate(names):
+                rows = method_rows(parts, name)
+                place = row + 0.62 * (number / (len(names) - 1) - 0.5)
+                look: dict[str, Any] = {"markersize": 4.5, "linestyle": "none", "zorder": 3.0} | _STYLES[name]
+                if name in _POSTERIORS:
+                    left.plot(statistics.fmean(part["mmd"] for part in rows), place, **look)
+                right.plot(100.0 * (_nll(rows) / exact - 1.0), place, **look)
+        right.axvspan(-_MARGIN, _MARGIN, color=BAND, linewidth=0, zorder=1.0)
+        left.set_xscale("symlog", linthresh=_SMALL_MMD)
+        right.set_xscale("symlog", linthresh=_SMALL_PERCENT)
+        left.set_xticks([0.0, 1e-4, 1e-3, 1e-2, 0.1, 1.0], ["0", "1e-4", "1e-3", "0.01", "0.1", "1"])
+        right.set_xticks([-10.0, -1.0, 0.0, 1.0, 10.0, 100.0], ["-10", "-1", "0", "1", "10", "100"])
+        left.set_yticks(range(len(records)), list(records))
+        left.set(xlabel="squared MMD to HMC", ylim=(len(records) - 0.5, -0.5))
+        right.set(xlabel="NLL of 20 draws, % above that of 20 of HMC")
+        for axes in (left, right):
+            axes.minorticks_off()
+            axes.tick_params(axis="y", length=0)
+            axes.grid(axis="x", color="#ececec", linewidth=0.6)
+            axes.set_axisbelow(True)
+        legend_outside(figure, {LABELS.get(name, name): {"linestyle": "none", **_STYLES[name]} for name in names})
+    return svg()
+
+
+def _record(dataset: str) -> dict[str, Any]:
+    """Of every method on a data set by our protocol."""
+    return read_record(f"{'text' if dataset in TEXTS else 'image-calibration'}-{dataset}-ours")
+
+
+def _nll(rows: Iterable[dict[str, Any]]) -> float:
+    return statistics.fmean(row["few"]["nll"] for row in rows)
