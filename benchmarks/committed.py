@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from burnish.studies.image_studies import IMAGE_STUDIES
-from burnish.studies.outdated import outdated
+from burnish.studies.outdated import lacking, outdated
 from records import RESULTS, VERSIONS
 
 __all__ = ["has_record", "read_record"]
@@ -26,13 +26,16 @@ def read_record(name: str) -> dict[str, Any]:
         record: dict[str, Any] = json.loads(place.read_text())
     except ValueError as error:
         raise SystemExit(f"{shown} must be a record in JSON, got a damaged file ({error}). Make it anew.") from error
+    lack = None
     if "study" in record:
-        why = outdated(record)
+        why, lack = outdated(record), lacking(record)
     else:
         version, wanted = record.get("version", 1), VERSIONS.get(name, 1)
         why = None if version == wanted else f"it is of version {version}, and the code of version {wanted}"
     if why:
         raise SystemExit(f"{shown} must be as the code would make it, but {why}. Make it anew.")
+    if lack:
+        raise SystemExit(f"{shown} must be whole, but it lacks {lack}. Make what is missing.")
     return record
 
 

@@ -35,8 +35,8 @@ Table = tuple[list[str], list[list[str]]]
 # of the overview
 METHODS = (MAP, TEMPERATURE, LA, flow_name(5), RECENTRED, FLOW, BURNISH, REFINE, HMC, "VB", "CSGHMC")
 _CALIBRATION = ("image-calibration-", "text-")  # studies of every method against HMC
-# studies whose tables compare methods with each other and with print, and so may be of networks that were trained again,
-# and which of them have the same
+# studies whose tables compare methods with each other, and not with other studies, and so may be of networks that were
+# trained again; and which of them have the same
 _ALONE = dict.fromkeys(("few-vs-many", "flow-from-prior"), "few-vs-many and flow-from-prior") | {"marginals": "marginals"}
 
 

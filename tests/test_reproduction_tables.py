@@ -31,7 +31,13 @@ def write(folder, name, **changes):
     """A record as studies leave it, in little; the name says what of."""
     dataset = next(each for each in BENCHMARKS if f"-{each}-" in name)
     study, protocol = name.split(f"-{dataset}-")
-    config = {"dataset": dataset, "protocol": protocol, **finite(asdict(ImageSettings()))}
+    seeds = list(BENCHMARKS[dataset].seeds)
+    config = {
+        "dataset": dataset,
+        "protocol": protocol,
+        "seeds": seeds,
+        **finite(asdict(ImageSettings.usual(dataset, protocol))),
+    }
     record = {
         "study": study,
         "version": VERSION,
@@ -153,6 +159,9 @@ def test_records_that_are_missing_damaged_or_old_are_named(tables, folder):
         read("nuts")
     write(folder, "ood-cifar-10-ours", version=VERSION - 1)
     with pytest.raises(SystemExit, match=f"but it is of version {VERSION - 1}, and the code of version {VERSION}. Make it"):
+        read("ood-cifar-10-ours")
+    write(folder, "ood-cifar-10-ours", failures={"3": "no memory"})
+    with pytest.raises(SystemExit, match=r"ood-cifar-10-ours\.json must be whole, but it lacks what failed: 3\. Make"):
         read("ood-cifar-10-ours")
     assert write(folder, "ood-cifar-10-ours") == read("ood-cifar-10-ours")
 

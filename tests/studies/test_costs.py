@@ -104,6 +104,9 @@ def test_the_summary_has_the_printed_seconds_where_sizes_are_the_papers(small: A
     known = printed("refinement_seconds_rtx2080ti_4096_features_10000_points", "10")
     assert isinstance(known, Printed)
     header, rows = summary(made_record(0.5, -30.0))
-    assert rows == [["10", f"{known.mean:g}", "20.0", "9.0", "0.5", "-60 ± 1", "-40 ± 1", "-50 ± 1", "-30 ± 1", ""]]
+    assert rows == [["10", f"{known.mean:g}", "20", "9", "0.5", "-60 ± 1", "-40 ± 1", "-50 ± 1", "-30 ± 1", ""]]
     assert len(header) == len(rows[0])
+    known_default = made_record(0.054, -30.0)
+    known_default["parts"]["classes-10"]["rows"]["refined, defaults"] = row(4.86, -20.0)
+    assert (summary(known_default)[1][0][4], summary(known_default)[1][0][-1]) == ("0.054", "-20 ± 1, 4.9 s")
     assert {line[1] for line in summary(small[1])[1]} == {""}

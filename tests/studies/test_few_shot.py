@@ -73,31 +73,34 @@ def test_claims_follow_the_record(small: Any) -> None:
     def about(what: str) -> list[bool]:
         return [claim.holds for claim in claims(record) if what in claim.statement]
 
+    def of(part: Any, *names: str) -> list[Any]:
+        return [part["rows"][name] for name in names]
+
     for part in record["parts"].values():
-        part["judge"]["largest_tv"] = 1.0
+        part["judge"] |= {"largest_tv": 1.0, "largest_nll_gap": 0.1}
         part["rows"][HMC]["fit"]["nested_rhat"] = 1.005
         part["rows"]["burnish"]["few"]["nll"] = part["rows"]["MAP-Temp"]["few"]["nll"] - 0.1
-        for name in (RECENTRED, FLOW, "burnish"):
-            part["rows"][name]["tv_few"] = 1.05 * part["rows"][HMC]["tv_few"]
-        for name in (RECENTRED, FLOW, HMC):
-            part["rows"][name]["few"]["nll"] = part["rows"]["burnish"]["few"]["nll"]
+        for row in of(part, RECENTRED, FLOW, "burnish"):
+            row |= {"tv_few": 1.05 * part["rows"][HMC]["tv_few"], "nll_gap": -0.05}
     assert all(claim.holds for claim in claims(record))
-    part["rows"][RECENTRED]["tv"] = 1.1
+    recentred, flow = of(part, RECENTRED, FLOW)
+    recentred["tv"] = 1.1
     part["rows"][HMC]["fit"]["nested_rhat"] = 1.02
-    assert about(f"{SCRATCH}: 32 draws of recentred") == [False]
-    assert about(f"{ADAPTED}: 32 draws of recentred") == [True]
-    part["rows"][FLOW]["tv_few"] = 1.2 * part["rows"][HMC]["tv_few"]  # and 1.05 times on the other network
+    assert about(f"{SCRATCH}: predictions of 32 draws of recentred") == [False]
+    assert about(f"{ADAPTED}: predictions of 32 draws of recentred") == [True]
+    flow |= {"tv_few": 1.2 * part["rows"][HMC]["tv_few"], "nll_gap": -0.11}  # and less on the other network
     assert about(f"{SCRATCH}: 8 draws of burnish, flow") == [False]
     assert about(f"{SCRATCH}: 8 draws of recentred") == [True]
+    assert about(f"{SCRATCH}: NLL of 32 draws of burnish, flow") == [False]
+    assert about(f"{SCRATCH}: NLL of 32 draws of burnish, auto") == [True]
     assert few_ratio([part, by_count(record, SCRATCH)[60][0]], FLOW) == pytest.approx(1.125)
     assert about("HMC has converged") == [False]
-    part["rows"][FLOW]["few"]["nll"] *= 1.1
-    assert about(f"{SCRATCH}: NLL of 8 draws of burnish, flow") == [False]
-    assert about(f"{SCRATCH}: NLL of 8 draws of burnish, auto") == [True]
     for worse in by_count(record, ADAPTED)[60]:
         worse["rows"]["burnish"]["few"]["nll"] += 0.2
+        worse["rows"][RECENTRED]["tv_few"] = 0.8 * worse["rows"][HMC]["tv_few"]  # draws that are too much alike
     assert about("60 points: NLL") == [False]
     assert about("20 points: NLL") == [True]
+    assert about(f"{ADAPTED}: 8 draws of recentred") == [False]
 
 
 @pytest.mark.parametrize(

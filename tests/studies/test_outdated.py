@@ -5,8 +5,9 @@ from dataclasses import asdict
 
 import pytest
 
+from burnish.studies.data.tables import TABLES
 from burnish.studies.image_settings import ImageSettings
-from burnish.studies.outdated import outdated
+from burnish.studies.outdated import lacking, outdated
 from burnish.studies.part_studies import PART_STUDIES
 from burnish.studies.records import STUDIES, finite
 from burnish.studies.workspace import VERSION
@@ -54,12 +55,32 @@ def test_the_other_studies_have_sizes_of_their_own(name):
     assert outdated(found) == f"it was made with `{key}` {value + 1}, and the code has {value}"
 
 
-def test_lists_of_sizes_may_end_early_but_not_be_empty_or_others():
+def test_a_part_of_a_list_of_sizes_is_said():
     found = {"study": "few-shot", "version": VERSION}
     sizes = finite(asdict(importlib.import_module("burnish.studies.few_shot").Settings()))
-    assert outdated(found | {"config": sizes | {"counts": [20, 50]}}) is None
-    for counts in ([], [20, 100]):
+    for counts in ([], [20, 50], [20, 100]):
         assert "`counts`" in outdated(found | {"config": sizes | {"counts": counts}})
+
+
+def test_few_points_with_flows_over_the_mode_alone_are_said():
+    sizes = finite(asdict(importlib.import_module("burnish.studies.few_shot").Settings()))
+    found = {"study": "few-shot", "version": VERSION, "config": sizes}
+    parts = [{"rows": {"flow": {"fit": fit}}} for fit in ({"base": "mode"}, {"seconds": 1.0})]
+    assert outdated(found | {"parts": {"a": parts[0]}}) is None
+    assert str(outdated(found | {"parts": dict(zip("ab", parts, strict=True))})).startswith("its flows stand on the mode")
+
+
+def test_what_is_missing_is_said():
+    whole = record(seeds=[0, 1, 2, 3, 4])
+    assert lacking(whole) is None
+    assert lacking(whole | {"failures": {"3": "no memory"}}) == "what failed: 3"
+    assert lacking(record(seeds=[0, 1, 3])) == "seeds: 2, 4"
+    assert lacking(record(seeds=[0, 1, 2, 3, 4], made_images=True)) == "real data"
+    assert lacking({"study": "few-shot", "config": {"seeds": [0, 2]}}) == "seeds: 1"
+    tables = {"datasets": [name for name in TABLES if name != "wine"], "num_splits": 20, "max_splits": 20}
+    assert lacking({"study": "tabular", "config": tables}) == "datasets: wine"
+    assert lacking({"study": "tabular", "config": tables | {"num_splits": 10}}) == "splits: it has 10 of 20"
+    assert lacking({"study": "costs", "config": {}}) is None
 
 
 def test_unknown_studies_are_refused():

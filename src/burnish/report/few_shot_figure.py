@@ -1,5 +1,6 @@
 """The figure of the study of few points: what predictions are away from HMC's, and NLL, against their number."""
 
+import statistics
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -7,7 +8,7 @@ from burnish.report.image_panels import BAND, draw_curve, format_log, legend_out
 from burnish.studies.few_shot import NEAR, by_count
 from burnish.studies.few_shot_methods import METHODS, SCRATCH, TARGETS
 from burnish.studies.image_methods import LABELS, MAP
-from burnish.studies.image_posteriors import BURNISH, FLOW, HMC, LA, RECENTRED
+from burnish.studies.image_posteriors import BURNISH, FLOW, HMC, RECENTRED
 from burnish.studies.protocols import BENCHMARKS
 
 __all__ = ["draw_few_shot"]
@@ -16,7 +17,7 @@ __all__ = ["draw_few_shot"]
 def draw_few_shot(record: Mapping[str, Any]) -> str:
     """For each target: distances of many draws and of few to HMC, with what HMC itself has, and NLL; as SVG text."""
     names = [name for name in METHODS if name != MAP]  # whose NLL the points do not change
-    entries = {LABELS.get(name, name): _style(name) for name in names}
+    entries = {LABELS.get(name, name): _style(name) for name in names} | {"HMC against itself": {"facecolor": BAND}}
     config = record["config"]
     few, many = config["few"], config["num_draws"]
     heading = f"{BENCHMARKS[config['dataset']].title}: a last layer fitted to few held-out points"
@@ -25,7 +26,7 @@ def draw_few_shot(record: Mapping[str, Any]) -> str:
         for (left, middle, right), kind in zip(panels, TARGETS, strict=True):
             groups = by_count(record, kind)
             counts = list(groups)
-            ranges = [max(part["judge"]["largest_tv"] for part in parts) for parts in groups.values()]
+            ranges = [statistics.fmean(part["judge"]["largest_tv"] for part in parts) for parts in groups.values()]
             left.fill_between(counts, 0.0, ranges, color=BAND, linewidth=0, zorder=1.0)
             middle.axhspan(1.0 / NEAR, NEAR, color=BAND, linewidth=0, zorder=1.0)
             kinds: list[tuple[Any, list[str], Callable[[Mapping[str, Any], str], float]]] = [
@@ -40,6 +41,7 @@ def draw_few_shot(record: Mapping[str, Any]) -> str:
                 axes.set(xscale="log", xlabel="points N")
                 format_log(axes.xaxis)
             left.set(yscale="log", ylabel=f"{kind}\n\nTV to HMC")
+            middle.set_ylabel("times HMC's own")
             if kind == SCRATCH:  # where they change by a factor
                 middle.set_yscale("log")
                 right.set_yscale("log")
@@ -48,7 +50,7 @@ def draw_few_shot(record: Mapping[str, Any]) -> str:
             for axes in (left, middle, right):
                 if axes.get_yscale() == "log":
                     format_log(axes.yaxis)
-        titles = (f"{many} draws", f"{few} draws, by {few} of HMC", f"NLL of {few} draws")
+        titles = (f"{many} draws", f"{few} draws: TV to HMC", f"{few} draws: NLL")
         for axes, title in zip(panels[0], titles, strict=True):
             axes.set_title(title)
         legend_outside(figure, entries, ncols=5)
@@ -56,5 +58,9 @@ def draw_few_shot(record: Mapping[str, Any]) -> str:
 
 
 def _style(name: str) -> dict[str, Any]:
-    """Here the Gaussian at the mode is far from the flow over it, and the colour of LA is free."""
-    return line_style(name) | ({"color": method_colour(LA)} if name == RECENTRED else {})
+    """The two ways of `burnish` mostly lie upon each other."""
+    own: dict[str, dict[str, Any]] = {
+        FLOW: {"color": method_colour(BURNISH)},
+        BURNISH: {"linestyle": (0, (1, 1.5)), "color": "black"},
+    }
+    return line_style(name) | own.get(name, {})

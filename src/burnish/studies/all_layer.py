@@ -21,7 +21,7 @@ from burnish.studies.all_layer_settings import BASES, HMC, Settings, kinds
 from burnish.studies.all_layer_tables import by_posterior, claims, subspace_summary, summary
 from burnish.studies.architectures import make_network
 from burnish.studies.data import describe
-from burnish.studies.parts import check_device, check_seeds, gather_parts
+from burnish.studies.parts import SEEDS, check_device, check_seeds, gather_parts
 from burnish.studies.protocols import BENCHMARKS
 from burnish.studies.records import finite, origin
 from burnish.studies.training import Trained, read_trained
@@ -30,7 +30,6 @@ from burnish.studies.workspace import VERSION
 __all__ = ["Settings", "by_posterior", "claims", "record_all_layer", "subspace_summary", "summary"]
 
 _STUDY = "all-layer"
-_SEEDS = (0, 1, 2)
 _ROOM = "predictions"  # of the workspace
 _CPU = torch.device("cpu")
 
@@ -56,7 +55,7 @@ def record_all_layer(
         small: made images and small sizes, to try it out.
         progress: whether to say on a terminal what is going on.
     """
-    chosen = _SEEDS[: 2 if small else 3] if seeds is None else tuple(seeds)
+    chosen = SEEDS[: 2 if small else 3] if seeds is None else tuple(seeds)
     check_seeds(chosen)
     place = check_device(device)
     settings = settings or (Settings.small() if small else Settings())

@@ -13,8 +13,10 @@ from burnish.progress import Stages
 from burnish.studies.records import finite, origin
 from burnish.studies.workspace import Workspace
 
-__all__ = ["FAILURES", "check_device", "check_seeds", "gather_parts", "keep_part"]
+__all__ = ["FAILURES", "SEEDS", "check_device", "check_seeds", "gather_parts", "keep_part"]
 
+SEEDS = (0, 1, 2)
+"""Of networks, where none are asked for."""
 FAILURES = (FitError, MemoryError, torch.OutOfMemoryError, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
 """What may go wrong with one part, while others go on."""
 
