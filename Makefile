@@ -40,13 +40,23 @@ studies: $(READY) ## the four studies of docs/studies.md: records, tables and fi
 	$(MAKE) docs
 
 # DEVICE=cuda: on a GPU this is about an hour with training, on a CPU days
-reproduce: $(READY) ## the records of image studies on the real data sets (BURNISH_DATA, or a download), all of them anew; then the pages
+reproduce: $(READY) ## the records of studies of networks on the real data sets (BURNISH_DATA, or a download), all of them anew; then the pages
 	for dataset in fashion-mnist cifar-10 cifar-100; do for protocol in paper ours; do \
 		for name in image-calibration ood shift few-vs-many flow-from-prior marginals correlation; do \
 			test -e results/images/$$name-$$dataset-$$protocol.json || continue; \
 			$(BIN)/burnish study $$name --dataset $$dataset --protocol $$protocol --device $(or $(DEVICE),cpu) \
 				--work .cache/work --out results/images || exit 1; \
 		done; done; done
+	for dataset in 20-newsgroups sst-binary sst-fine trec-coarse trec-fine; do for protocol in paper ours; do \
+		$(BIN)/burnish study text --dataset $$dataset --protocol $$protocol --work .cache/work --out results/texts || exit 1; \
+	done; done
+	for dataset in fashion-mnist cifar-10 20-newsgroups; do \
+		$(BIN)/burnish study few-shot --dataset $$dataset --device $(or $(DEVICE),cpu) --work .cache/work --out results || exit 1; \
+	done
+	for name in all-layer costs; do \
+		$(BIN)/burnish study $$name --device $(or $(DEVICE),cpu) --work .cache/work --out results || exit 1; \
+	done
+	$(BIN)/burnish study tabular --work .cache/work --out results
 	$(MAKE) docs
 
 # one lane after another for each data set and protocol, two at a time

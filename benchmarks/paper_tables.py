@@ -5,10 +5,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from burnish.studies.data import DATASETS
 from burnish.studies.image_methods import LABELS, MAP, TEMPERATURE
 from burnish.studies.image_posteriors import BURNISH, FLOW, HMC, LA, RECENTRED, REFINE, flow_name
+from burnish.studies.ood import PRINTED_NAMES
 from burnish.studies.printed import printed
 from burnish.studies.protocols import BENCHMARKS, PROTOCOLS
+from burnish.studies.records import summarise
 from burnish.studies.summaries import method_rows, printed_score, printed_text, spread
 from committed import has_record, read_record
 
@@ -76,6 +79,49 @@ def few_vs_many(score: str) -> Table:
             cells = [spread([row[key] for row in method_rows(parts, method)], digits, scale) for method in methods]
             groups[title][f"`{protocol}`"] = cells
     return _laid_out("method", methods, groups)
+
+
+def mpa() -> Table:
+    """Ten thousand draws of LA and the multi-class probit approximation of the same posterior, by both scores."""
+    parts = []
+    for score, what in (("nll", "NLL"), ("ece", "ECE, %")):
+        header, rows = few_vs_many(score)
+        parts += [[f"{row[0]}: {what}", *row[1:]] for row in rows if row[0] in ("LA S=10000", "MPA")]
+    return header, parts
+
+
+def ood_detail(dataset: str) -> Table:
+    """FPR95 by the largest probability, one other data set at a time."""
+    title = BENCHMARKS[dataset].title
+    found = {protocol: _parts(f"ood-{dataset}-{protocol}") for protocol in PROTOCOLS}
+    groups: _Groups = {}
+    for key in next(parts for parts in found.values() if parts)[0]["sizes"]:
+        known = PRINTED_NAMES.get(key, key)
+        columns = {"printed": [printed_text("ood_fpr95_detail", title, known, method) for method in _METHODS]}
+        for protocol, parts in found.items():
+            rates = [[row[key]["confidence"]["fpr95"] for row in method_rows(parts, method)] for method in _METHODS]
+            columns[f"`{protocol}`"] = [spread(values, 1, 100.0) for values in rates]
+        groups[DATASETS[key].title] = columns
+    return _laid_out("FPR95, %", _LABELS, groups)
+
+
+def all_layer() -> Table:
+    """NLL of the paper's flows over all layers, by both priors that its base may have, and what comes nearest to HMC."""
+    _, rows = summarise(read_record("all-layer"))
+    nll = {row[0]: row[1] for row in rows}
+    table = []
+    for method, name in ((LA, "Laplace"), *((flow_name(length), f"{length} radial") for length in (1, 5, 10, 30))):
+        known = printed_text("calibration_all_layer_fmnist", method, "nll")
+        table.append([method, known, nll[f"paper: {name}"], nll[f"paper, target's prior: {name}"], ""])
+    for name in (
+        "network",
+        "Laplace, Kronecker, recentred",
+        "refined, Kronecker, recentred",
+        "refined, Kronecker, then HMC",
+    ):
+        table.append([name, "", "", "", nll[name]])
+    table.append([HMC, printed_text("calibration_all_layer_fmnist", HMC, "nll"), "", "", nll[HMC]])
+    return ["NLL", "printed", "`paper`", "`paper`, the target's prior", "`ours`"], table
 
 
 def flow_from_prior() -> Table:
@@ -152,7 +198,10 @@ PAPER_TABLES: dict[str, Callable[[], Table]] = {
     **{f"paper-images-{score}": partial(scores, "image-calibration", _IMAGES, score) for score in _SCORES},
     **{f"paper-texts-{score}": partial(scores, "text", _TEXTS, score) for score in ("mmd", "nll")},
     **{f"paper-few-vs-many-{score}": partial(few_vs_many, score) for score in ("nll", "ece")},
+    "paper-mpa": mpa,
     "paper-ood": ood,
+    **{f"paper-ood-{dataset}": partial(ood_detail, dataset) for dataset in _IMAGES},
+    "paper-all-layer": all_layer,
     "paper-flow-from-prior": flow_from_prior,
     "paper-shift": shift,
     "paper-marginals": marginals,

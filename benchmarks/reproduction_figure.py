@@ -6,12 +6,10 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from burnish.report.image_panels import BAND, average, legend_outside, method_colour, wide_figure
-from burnish.studies.data import TEXTS
 from burnish.studies.image_methods import LABELS, MAP, TEMPERATURE
 from burnish.studies.image_posteriors import FLOW, HMC, LA, RECENTRED, REFINE, flow_name
 from burnish.studies.protocols import BENCHMARKS
-from burnish.studies.summaries import method_rows
-from committed import read_record
+from reproduction_tables import usual_record
 
 __all__ = ["draw_reproduction"]
 
@@ -33,7 +31,7 @@ _STYLES: dict[str, dict[str, Any]] = {
 
 def draw_reproduction() -> str:
     """Squared MMD to HMC and NLL relative to HMC's, by our protocol, means over networks; as SVG text."""
-    records = {benchmark.title: _record(dataset) for dataset, benchmark in BENCHMARKS.items()}
+    records = {benchmark.title: usual_record(dataset) for dataset, benchmark in BENCHMARKS.items()}
     names = list(_STYLES)
     heading = f"{len(records)} data sets: how far from the exact posterior, and what that means for predictions"
     with wide_figure(heading, 4.6) as (figure, svg):
@@ -42,13 +40,14 @@ def draw_reproduction() -> str:
             parts = list(record["seeds"].values())
             low, high = (statistics.fmean(part["judge"]["range"][side] for part in parts) for side in (0, 1))
             left.barh(row, high - low, left=low, height=0.8, color=BAND, zorder=1.0)
-            exact = statistics.fmean(part["few"]["nll"] for part in method_rows(parts, HMC))
             for number, name in enumerate(names):
-                rows = method_rows(parts, name)
+                rows = [part["rows"][name] for part in parts]
                 place = row + 0.62 * (number / (len(names) - 1) - 0.5)
                 if name in _POSTERIORS:
-                    _mark(left, [part["mmd"] for part in rows], place, name)
-                _mark(right, [100.0 * (part["few"]["nll"] / exact - 1.0) for part in rows], place, name)
+                    _mark(left, [found["mmd"] for found in rows], place, name)
+                exact = [part["rows"][HMC]["few"]["nll"] for part in parts]  # of the same network
+                gaps = [found["few"]["nll"] / nll - 1.0 for found, nll in zip(rows, exact, strict=True)]
+                _mark(right, [100.0 * gap for gap in gaps], place, name)
         right.axvspan(-_MARGIN, _MARGIN, color=BAND, linewidth=0, zorder=1.0)
         left.set_xscale("symlog", linthresh=_SMALL_MMD)
         right.set_xscale("symlog", linthresh=_SMALL_PERCENT)
@@ -65,11 +64,6 @@ def draw_reproduction() -> str:
         entries = {LABELS.get(name, name): {"linestyle": "none", **_STYLES[name]} for name in names}
         legend_outside(figure, entries | {"HMC against itself; 0.3 %": {"facecolor": BAND}})
     return svg()
-
-
-def _record(dataset: str) -> dict[str, Any]:
-    """Of every method on a data set by our protocol."""
-    return read_record(f"{'text' if dataset in TEXTS else 'image-calibration'}-{dataset}-ours")
 
 
 def _mark(axes: Axes, values: list[float], place: float, name: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from burnish.studies import few_shot
 from burnish.studies.claims import Claim, calibration_claims, ood_claims
+from burnish.studies.data import TEXTS
 from burnish.studies.image_methods import LABELS, MAP, TEMPERATURE
 from burnish.studies.image_posteriors import BURNISH, FLOW, HMC, LA, RECENTRED, REFINE, flow_name
 from burnish.studies.image_problem import BASELINES
@@ -23,11 +24,13 @@ __all__ = [
     "claimed",
     "few_shot_claims",
     "few_shot_sets",
+    "few_shot_trained_again",
     "image_notes",
     "mixed_networks",
     "names",
     "part_origins",
     "pictured",
+    "usual_record",
 ]
 
 Table = tuple[list[str], list[list[str]]]
@@ -172,6 +175,17 @@ def claim_list(name: str) -> str:
 def few_shot_sets() -> list[str]:
     """Data sets that have a record of few points."""
     return [dataset for dataset in BENCHMARKS if has_record(f"few-shot-{dataset}")]
+
+
+def usual_record(dataset: str) -> dict[str, Any]:
+    """Of every method on a data set by our protocol."""
+    return read_record(f"{'text' if dataset in TEXTS else 'image-calibration'}-{dataset}-ours")
+
+
+def few_shot_trained_again(record: dict[str, Any]) -> bool:
+    """Whether some of its networks are others than those of the tables of the same data set."""
+    known = {part["network"] for part in usual_record(record["config"]["dataset"])["seeds"].values()}
+    return not known.issuperset(part["network"] for part in record["parts"].values())
 
 
 def few_shot_claims(dataset: str) -> str:

@@ -31,6 +31,7 @@ from reproduction_tables import (
     claimed,
     few_shot_claims,
     few_shot_sets,
+    few_shot_trained_again,
     image_notes,
     mixed_networks,
     names,
@@ -380,6 +381,8 @@ def _few_shot_notes(record: dict[str, Any]) -> str:
     config = record["config"]
     lines = [f"{len(config['seeds'])} networks, means and standard errors", f"NLL by {config['few']} draws"]
     lines.append(f"distances by {config['num_draws']}")
+    if few_shot_trained_again(record):
+        lines.append("networks of the same recipe as those of other tables, trained again")
     if config["num_train"] is not None:
         lines.append(f"networks trained on {config['num_train']:,} images for {config['num_epochs']} epochs")
     return f"{'; '.join(lines)}. Data: {'; '.join(record['data'].values())}."

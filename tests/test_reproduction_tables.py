@@ -113,6 +113,21 @@ def test_studies_that_stand_alone_may_have_networks_of_their_own_and_say_so(tabl
     assert "trained again" not in tables.image_notes(same)
 
 
+def test_few_points_say_where_their_networks_are_others(tables, folder):
+    write(folder, "image-calibration-cifar-10-ours", seeds={"0": part("abc"), "1": part("def")})
+    (folder.parent / "texts" / "text-sst-fine-ours.json").write_text("{")
+
+    def again(*networks):
+        return tables.few_shot_trained_again(
+            {"config": {"dataset": "cifar-10"}, "parts": dict(enumerate(map(part, networks)))}
+        )
+
+    assert not again("abc", "abc", "def")
+    assert again("abc", "ghi")
+    with pytest.raises(SystemExit, match=r"results/texts/text-sst-fine-ours\.json must be a record"):
+        tables.usual_record("sst-fine")
+
+
 def test_both_protocols_have_the_same_networks_of_vb_and_csghmc(tables, folder):
     def with_baseline(network):
         return {"3": part("abc") | {"baselines": {"vb": {"network": network}}}}

@@ -59,7 +59,9 @@ def study(
     ] = False,
     short: Annotated[
         bool,
-        typer.Option("--short", help="Of an image study: 10,000 training images and 20 epochs, for a CPU and some hours."),
+        typer.Option(
+            "--short", help="Of an image study or few-shot: 10,000 training images and 20 epochs, for a CPU and some hours."
+        ),
     ] = False,
     small: Annotated[bool, typer.Option("--small", help="Made data and small sizes, to try a study out.")] = False,
     seed: Annotated[

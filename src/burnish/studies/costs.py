@@ -102,7 +102,7 @@ def record_costs(
         seed: of features and fits.
         progress: whether to show a bar on a terminal.
     """
-    check_at_least("seed", seed, 0)
+    check_at_least("seed", seed, 0, "Pass 0, say.")
     device = check_device(device)
     if settings is None:
         settings = Settings.small() if small else Settings()
