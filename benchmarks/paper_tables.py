@@ -83,11 +83,11 @@ def few_vs_many(score: str) -> Table:
 
 def mpa() -> Table:
     """Ten thousand draws of LA and the multi-class probit approximation of the same posterior, by both scores."""
-    parts = []
+    table = []
     for score, what in (("nll", "NLL"), ("ece", "ECE, %")):
         header, rows = few_vs_many(score)
-        parts += [[f"{row[0]}: {what}", *row[1:]] for row in rows if row[0] in ("LA S=10000", "MPA")]
-    return header, parts
+        table += [[f"{row[0]}: {what}", *row[1:]] for row in rows if row[0] in ("LA S=10000", "MPA")]
+    return header, table
 
 
 def ood_detail(dataset: str) -> Table:

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 
 from burnish.report.image_panels import BAND, average, legend_outside, method_colour, wide_figure
 from burnish.studies.image_methods import LABELS, MAP, TEMPERATURE
-from burnish.studies.image_posteriors import FLOW, HMC, LA, RECENTRED, REFINE, flow_name
+from burnish.studies.image_posteriors import BURNISH, FLOW, HMC, LA, RECENTRED, REFINE, flow_name
 from burnish.studies.protocols import BENCHMARKS
 from reproduction_tables import usual_record
 
@@ -24,7 +24,7 @@ _STYLES: dict[str, dict[str, Any]] = {
     LA: {"marker": "o", "color": method_colour(LA)},
     flow_name(5): {"marker": "o", "color": method_colour(flow_name(5))},
     RECENTRED: {"marker": "o", "color": method_colour(RECENTRED)},
-    FLOW: {"marker": "o", "color": "#0a4f9e"},
+    FLOW: {"marker": "o", "color": method_colour(BURNISH)},
     REFINE: {"marker": "D", "color": method_colour(REFINE), "markersize": 3.5},
 }
 

@@ -34,7 +34,7 @@ from burnish.studies.workspace import VERSION, Workspace
 __all__ = ["NEAR", "Settings", "by_count", "claims", "few_ratio", "record_few_shot", "summary"]
 
 _STUDY, _PROTOCOL = "few-shot", "ours"  # whose held-out points are of the training set, and all test points are unseen
-NEAR = 1.1  # times what few draws of HMC are away from it, or a part: the ratio of one network is known to a few percent
+NEAR = 1.1  # and its inverse: ratios to HMC's own distance that count as one, as that of a network is known to a few percent
 
 
 def record_few_shot(
