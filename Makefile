@@ -65,7 +65,7 @@ reproduce-small: $(READY) ## the studies of networks at a small scale, on made d
 		small-trec-coarse-paper small-sst-binary-ours small-parts
 
 small-parts: $(READY)
-	for name in few-shot tabular costs all-layer; do \
+	for name in 'few-shot --dataset cifar-10' tabular costs all-layer; do \
 		OMP_NUM_THREADS=1 $(BIN)/burnish study $$name --small --out $(SMALL) || exit 1; \
 	done
 

@@ -554,7 +554,7 @@ def test_reproduce_small_leaves_every_record_with_all_seeds_in_less_than_five_mi
     lanes |= {
         f"{name}-{lane}-small" for name in image_studies.WITH_BASELINES for lane in ("cifar-10-ours", "cifar-100-paper")
     }
-    parts = {"few-shot-fashion-mnist-small", "tabular-small", "costs-small", "all-layer-small"}
+    parts = {"few-shot-cifar-10-small", "tabular-small", "costs-small", "all-layer-small"}
     assert set(found) == lanes | parts == {path.stem for path in tmp_path.glob("*.svg")}
     for name in parts:
         entry = found.pop(name)
