@@ -22,6 +22,7 @@ from burnish.report.costs_figure import draw_costs
 from burnish.report.few_shot_figure import draw_few_shot
 from burnish.report.image_figures import draw_image_study
 from burnish.report.study_figures import draw_study
+from burnish.report.tabular_figure import draw_tabular
 from burnish.studies.records import STUDIES
 from committed import read_record
 from reproduction_figure import draw_reproduction
@@ -106,8 +107,9 @@ def figures() -> dict[str, str]:
     few = {f"few-shot-{name}.svg": draw_few_shot(read_record(f"few-shot-{name}")) + "\n" for name in few_shot_sets()}
     layers = {"all-layer.svg": draw_all_layer(read_record("all-layer")) + "\n"}
     costs = {"costs.svg": draw_costs(read_record("costs")) + "\n"}
+    tables = {"tabular.svg": draw_tabular(read_record("tabular")) + "\n"}
     whole = {"reproduction.svg": draw_reproduction() + "\n", "overview.svg": overview()}
-    return {**whole, **studies, **images, **few, **layers, **costs}
+    return {**whole, **studies, **images, **few, **layers, **costs, **tables}
 
 
 def main() -> None:

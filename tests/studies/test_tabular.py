@@ -9,6 +9,8 @@ import torch
 
 from burnish import make_generator
 from burnish.errors import FitError
+from burnish.report import plots
+from burnish.report.tabular_figure import draw_tabular
 from burnish.studies import tabular, tabular_methods
 from burnish.studies.data.damage import DamagedFileError
 from burnish.studies.data.tables import Table, load_table, make_table, split_rows, stratified_splits
@@ -24,6 +26,14 @@ from burnish.studies.tabular_scores import choose_scale
 def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, dict[str, Any]]:
     work = tmp_path_factory.mktemp("tabular")
     return work, record_tabular(work=work, small=True, progress=False)
+
+
+def test_the_figure_has_every_table_and_plain_numbers(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(plots._STYLE, "svg.fonttype", "none")
+    svg = draw_tabular(small[1])
+    assert all(f">{name}</text>" in svg for name in MADE)
+    assert ">0.01</text>" in svg
+    assert "mathdefault" not in svg
 
 
 def test_every_method_predicts_every_split(small: Any) -> None:

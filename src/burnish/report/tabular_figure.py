@@ -19,6 +19,8 @@ _NARROW = 0.02  # nats, within which the axis is linear
 
 def draw_tabular(record: Mapping[str, Any]) -> str:
     """Of each table, test log-likelihood less the ensemble's, with 95 % intervals over splits; as SVG text."""
+    from matplotlib.ticker import FuncFormatter
+
     parts = record["parts"]
     names = sorted(parts, key=lambda name: parts[name]["kind"] != "classification")
     heading = f"Small tables: test log-likelihood less that of {ENSEMBLE}s, 95 % intervals"
@@ -34,6 +36,7 @@ def draw_tabular(record: Mapping[str, Any]) -> str:
                 axes.errorbar(means, places, xerr=halves, elinewidth=0.9, **style)
         axes.axvline(0.0, color="#333333", linewidth=0.8)
         axes.set_xscale("symlog", linthresh=_NARROW)
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))  # powers of ten are no text here
         axes.set_yticks(range(len(names)), [name.replace("_", " ") for name in names])
         axes.set_ylim(len(names) - 0.4, -0.6)
         axes.set_xlabel(f"nats a test point, linear within ±{_NARROW}; right is better")
