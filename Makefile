@@ -39,7 +39,7 @@ studies: $(READY) ## the four studies of docs/studies.md: records, tables and fi
 	done
 	$(MAKE) docs
 
-# DEVICE=cuda: on a GPU this is about an hour with training, on a CPU days
+# DEVICE=cuda: images take a GPU about an hour with training, and a CPU days; texts, few points and tables a CPU some hours
 reproduce: $(READY) ## the records of studies of networks on the real data sets (BURNISH_DATA, or a download), all of them anew; then the pages
 	for dataset in fashion-mnist cifar-10 cifar-100; do for protocol in paper ours; do \
 		for name in image-calibration ood shift few-vs-many flow-from-prior marginals correlation; do \
