@@ -6,6 +6,7 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from burnish.report.image_panels import BAND, average, legend_outside, method_colour, wide_figure
+from burnish.studies.claims import MARGIN
 from burnish.studies.image_methods import LABELS, MAP, TEMPERATURE
 from burnish.studies.image_posteriors import BURNISH, FLOW, HMC, LA, RECENTRED, REFINE, flow_name
 from burnish.studies.protocols import BENCHMARKS
@@ -14,7 +15,6 @@ from reproduction_tables import usual_record
 __all__ = ["draw_reproduction"]
 
 _POSTERIORS = (LA, flow_name(5), RECENTRED, FLOW)
-_MARGIN = 0.3  # percent of HMC's NLL within which another counts as the same
 # of the axis that is linear around nothing, and logarithmic beyond
 _SMALL_MMD, _SMALL_PERCENT = 1e-4, 1.0
 _MMDS, _PERCENTS = (0.0, 1e-4, 1e-3, 0.01, 0.1, 1.0), (-10.0, -1.0, 0.0, 1.0, 10.0, 100.0)
@@ -48,7 +48,7 @@ def draw_reproduction() -> str:
                 exact = [part["rows"][HMC]["few"]["nll"] for part in parts]  # of the same network
                 gaps = [found["few"]["nll"] / nll - 1.0 for found, nll in zip(rows, exact, strict=True)]
                 _mark(right, [100.0 * gap for gap in gaps], place, name)
-        right.axvspan(-_MARGIN, _MARGIN, color=BAND, linewidth=0, zorder=1.0)
+        right.axvspan(-100.0 * MARGIN, 100.0 * MARGIN, color=BAND, linewidth=0, zorder=1.0)
         left.set_xscale("symlog", linthresh=_SMALL_MMD)
         right.set_xscale("symlog", linthresh=_SMALL_PERCENT)
         for axes, ticks in ((left, _MMDS), (right, _PERCENTS)):
@@ -62,7 +62,7 @@ def draw_reproduction() -> str:
             axes.grid(axis="x", color="#ececec", linewidth=0.6)
             axes.set_axisbelow(True)
         entries = {LABELS.get(name, name): {"linestyle": "none", **_STYLES[name]} for name in names}
-        legend_outside(figure, entries | {"HMC against itself; 0.3 %": {"facecolor": BAND}})
+        legend_outside(figure, entries | {f"HMC against itself; {100.0 * MARGIN:g} %": {"facecolor": BAND}})
     return svg()
 
 

@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from burnish.report.image_panels import BAND, draw_curve, format_log, legend_outside, line_style, method_colour, wide_figure
-from burnish.studies.few_shot import NEAR, by_count
+from burnish.studies.few_shot import NEAR, by_count, few_ratio
 from burnish.studies.few_shot_methods import METHODS, SCRATCH, TARGETS
 from burnish.studies.image_methods import LABELS, MAP
-from burnish.studies.image_posteriors import BURNISH, FLOW, HMC, RECENTRED
+from burnish.studies.image_posteriors import BURNISH, FLOW, RECENTRED
 from burnish.studies.protocols import BENCHMARKS
 
 __all__ = ["draw_few_shot"]
@@ -30,13 +30,13 @@ def draw_few_shot(record: Mapping[str, Any]) -> str:
             left.fill_between(counts, 0.0, ranges, color=BAND, linewidth=0, zorder=1.0)
             middle.axhspan(1.0 / NEAR, NEAR, color=BAND, linewidth=0, zorder=1.0)
             kinds: list[tuple[Any, list[str], Callable[[Mapping[str, Any], str], float]]] = [
-                (left, [RECENTRED, FLOW, BURNISH], lambda rows, name: rows[name]["tv"]),
-                (middle, [RECENTRED, FLOW, BURNISH], lambda rows, name: rows[name]["tv_few"] / rows[HMC]["tv_few"]),
-                (right, names, lambda rows, name: rows[name]["few"]["nll"]),
+                (left, [RECENTRED, FLOW, BURNISH], lambda part, name: part["rows"][name]["tv"]),
+                (middle, [RECENTRED, FLOW, BURNISH], lambda part, name: few_ratio([part], name)),
+                (right, names, lambda part, name: part["rows"][name]["few"]["nll"]),
             ]
             for axes, methods, pick in kinds:
                 for name in methods:
-                    values = [[pick(part["rows"], name) for part in parts] for parts in groups.values()]
+                    values = [[pick(part, name) for part in parts] for parts in groups.values()]
                     draw_curve(axes, counts, [list(curve) for curve in zip(*values, strict=True)], 1.0, **_style(name))
                 axes.set(xscale="log", xlabel="points N")
                 format_log(axes.xaxis)

@@ -18,10 +18,10 @@ from burnish.studies.printed import Printed, printed
 from burnish.studies.protocols import BENCHMARKS
 from burnish.studies.summaries import is_comparable, method_rows, standard_error
 
-__all__ = ["Claim", "calibration_claims", "ood_claims", "paired_interval"]
+__all__ = ["MARGIN", "Claim", "calibration_claims", "ood_claims", "paired_interval"]
 
 _ACCURACY = {"fashion-mnist": 0.5, "cifar-10": 0.5, "cifar-100": 1.0}  # points by which networks may differ
-_MARGIN = 0.003  # of HMC's NLL, within which another posterior's counts as the same
+MARGIN = 0.003  # of HMC's NLL, within which another posterior's counts as the same
 _LARGEST_RHAT = 1.01
 _INSIDE = {
     "inside": "the unbiased MMD",
@@ -161,8 +161,8 @@ def _bounded(interval: Interval, digits: int) -> str:
 
 def _equivalence(parts: list[Any], name: str, which: str, count: int) -> Claim:
     interval = paired_interval(_differences(parts, name, HMC, which))
-    margin = _MARGIN * statistics.fmean(row[which]["nll"] for row in method_rows(parts, HMC))
-    statement = f"NLL of {LABELS.get(name, name)} by {count} draws is HMC's, within {100 * _MARGIN:g} %"
+    margin = MARGIN * statistics.fmean(row[which]["nll"] for row in method_rows(parts, HMC))
+    statement = f"NLL of {LABELS.get(name, name)} by {count} draws is HMC's, within {100 * MARGIN:g} %"
     text = f"{_bounded(interval, 5)}, margin {margin:.5f}"
     return Claim(statement, text, -margin <= interval.low and interval.high <= margin)
 

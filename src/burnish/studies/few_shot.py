@@ -86,7 +86,7 @@ def record_few_shot(
 
     def config(seed: int, count: int, kind: str) -> dict[str, Any]:
         sizes = asdict(settings) | {"counts": list(counts)}
-        made = {"few_shot": sizes, "flow_base": "largest ELBO, of few points too", "count": count, "target": kind}
+        made = {"few_shot": sizes, "flow": "as of refine", "count": count, "target": kind}
         return finite({**problems[seed].config(), **made})  # type: ignore[no-any-return]
 
     def run(name: str) -> dict[str, Any]:

@@ -18,11 +18,11 @@ from burnish.inference.hmc import HmcFit, fit_hmc
 from burnish.inference.laplace import LaplaceFit, fit_laplace
 from burnish.inference.selection import choose_target
 from burnish.inference.temperature import fit_temperature
-from burnish.ladder import Ladder, refine_gaussian
+from burnish.ladder import Ladder
 from burnish.studies.draw_scores import grouped_probs
 from burnish.studies.image_methods import MAP, TEMPERATURE
 from burnish.studies.image_posteriors import BURNISH, FLOW, HMC, RECENTRED
-from burnish.studies.image_problem import ImageProblem
+from burnish.studies.image_problem import ImageProblem, refine_laplace
 from burnish.target import Target
 
 __all__ = ["ADAPTED", "METHODS", "SCRATCH", "TARGETS", "FewShotCase", "Settings", "few_points", "make_target", "run_case"]
@@ -162,11 +162,10 @@ def _fit_all(case: FewShotCase) -> dict[str, _Layer]:
 
 
 def _fit_flow(case: FewShotCase, laplace: LaplaceFit) -> _Layer:
-    generator, began = case.stream(FLOW), time.perf_counter()
-    fit, base = refine_gaussian(case.target, laplace.posterior, generator=generator)
-    facts: dict[str, Any] = {"seconds": laplace.seconds + time.perf_counter() - began}
-    facts |= {"base": "mode" if base is laplace.posterior else "largest ELBO", "gain": fit.gain}
-    facts |= {"gain_error": fit.gain_standard_error, "elbo": fit.elbo, "steps": len(fit.trace), "converged": fit.converged}
+    generator = case.stream(FLOW)
+    fit, facts = refine_laplace(case.target, laplace, generator)
+    facts |= {"gain": fit.gain, "gain_error": fit.gain_standard_error}
+    facts |= {"elbo": fit.elbo, "steps": len(fit.trace), "converged": fit.converged}
     return _Layer(fit.posterior.sample(case.settings.num_draws, generator=generator), facts)
 
 

@@ -39,7 +39,7 @@ from burnish.studies.training_steps import network_inputs
 from burnish.studies.workspace import Workspace
 from burnish.target import Target
 
-__all__ = ["ImageProblem", "Setting", "train_missing"]
+__all__ = ["ImageProblem", "Setting", "refine_laplace", "train_missing"]
 
 BASELINES = ("vb", "csghmc")
 ANGLES = tuple(range(0, 181, 15))
@@ -258,10 +258,7 @@ class ImageProblem:
     @cached_property
     def refined(self) -> tuple[FlowFit, dict[str, Any]]:
         """The flow that `burnish` makes of that, from which HMC starts, too; and its base and seconds, all included."""
-        began = time.perf_counter()
-        flow, base = refine_gaussian(self.target, self.laplace.posterior, generator=self.stream("refined"))
-        kind = "mode" if base is self.laplace.posterior else "largest ELBO"
-        return flow, {"base": kind, "seconds": self.laplace.seconds + time.perf_counter() - began}
+        return refine_laplace(self.target, self.laplace, self.stream("refined"))
 
     @cached_property
     def without_bias(self) -> Model:
@@ -279,6 +276,14 @@ class ImageProblem:
         missing = self.model.linear_head.dim - draws.shape[-1]
         noise = torch.randn(*draws.shape[:-1], missing, generator=generator, dtype=draws.dtype, device=draws.device)
         return torch.cat([draws, noise * float(self.target.prior_precision) ** -0.5], dim=-1)
+
+
+def refine_laplace(target: Target, laplace: LaplaceFit, generator: torch.Generator) -> tuple[FlowFit, dict[str, Any]]:
+    """The flow that `burnish` makes of a Gaussian at the mode; and what it stands on, and seconds, all included."""
+    began = time.perf_counter()
+    flow, base = refine_gaussian(target, laplace.posterior, generator=generator)
+    kind = "mode" if base is laplace.posterior else "largest ELBO"
+    return flow, {"base": kind, "seconds": laplace.seconds + time.perf_counter() - began}
 
 
 @torch.no_grad()
